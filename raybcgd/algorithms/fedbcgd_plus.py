@@ -69,9 +69,7 @@ class FedBCGDPlus(FedBCGD):
     def client_rule(self, work: Work, down: Any, mine: Any) -> tuple[Any, Any]:
         x, c, ci = down.x, down.c, mine.c
         drift = c - ci
-        y = work.sgd(
-            x, lambda g, _: (g + drift) * work.own if self.freeze else g + drift, variance_reduced=True
-        )
+        y = work.sgd(x, lambda g, _: (g + drift) * work.own if self.freeze else g + drift, variance_reduced=True)
         delta = y - x
         if self.control_upload == "derived" and self.commit == "uploaded":
             return self.Upload(delta=delta), mine

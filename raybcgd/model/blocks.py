@@ -262,7 +262,5 @@ def _equal_cuts(rest: list[Layer], shared: list[Layer], config: BlocksConfig) ->
             if max(low, start) < min(high, stop)
         )
 
-    blocks = tuple(
-        Block(str(k), edges[k], edges[k + 1], covered(edges[k], edges[k + 1])) for k in range(config.count)
-    )
+    blocks = tuple(Block(str(k), edges[k], edges[k + 1], covered(edges[k], edges[k + 1])) for k in range(config.count))
     return BlockLayout(order, blocks, Block("shared", size - tail, size, covered(size - tail, size)))
