@@ -172,7 +172,8 @@ def _split_shared(layers: list[Layer], config: BlocksConfig) -> tuple[list[Layer
     if shared == "last":
         if len(layers) == 1 and config.groups is None:
             raise ConfigError(
-                'blocks.shared = "last" would leave nothing to divide in a model of one layer; set blocks.shared = "none"'
+                'blocks.shared = "last" would leave nothing to divide in a model of one layer; '
+                'set blocks.shared = "none"'
             )
         return layers[:-1], layers[-1:]
     for name in shared:
@@ -194,7 +195,8 @@ def _explicit(layers: list[Layer], groups: Sequence[Sequence[str]]) -> list[list
         for name in group:
             if not any(_matches(layer, name) for layer in taken):
                 raise ConfigError(
-                    f'blocks.groups names "{name}", which no layer left over matches; layers to divide: {_names(layers)}'
+                    f'blocks.groups names "{name}", which no layer left over matches; '
+                    f"layers to divide: {_names(layers)}"
                 )
         left = [layer for layer in left if layer not in taken]
         result.append(taken)
@@ -204,7 +206,7 @@ def _explicit(layers: list[Layer], groups: Sequence[Sequence[str]]) -> list[list
 
 
 def _contiguous(layers: list[Layer], weights: np.ndarray, config: BlocksConfig) -> list[list[Layer]]:
-    """`count` non-empty runs of layers whose largest weight is as small as possible (exact, by dynamic programming)."""
+    """`count` non-empty runs of layers that minimise the sum of the squared run weights (exact, by dynamic programming)."""
     count = config.count
     if len(layers) < count:
         raise ConfigError(

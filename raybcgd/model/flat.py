@@ -67,7 +67,7 @@ class FlatModel:
     def split(self, vector: Tensor) -> dict[str, Tensor]:
         """Like `named`, by one differentiable split, whose backward pass is one concatenation."""
         entries = [entry for entry, _ in self._runs()]
-        pieces = vector.split([entry.size for entry in entries])
+        pieces = torch.split(vector, [entry.size for entry in entries])
         return {entry.name: _view(piece, entry.shape) for entry, piece in zip(entries, pieces, strict=True)}
 
     def flatten(self, state: dict[str, Tensor]) -> Tensor:

@@ -1,0 +1,54 @@
+"""Convolutional networks of the papers without residual connections."""
+
+from torch import nn
+
+from raybcgd.errors import ConfigError
+from raybcgd.model.initialise import he
+
+
+def image_shape(name: str, input_shape: tuple[int, ...], smallest: int) -> tuple[int, int, int]:
+    """Channels, height and width of the pictures, or an error that says what the model needs."""
+    if len(input_shape) != 3:
+        raise ConfigError(
+            f'model.name = "{name}" needs pictures (channels, height, width), and the data has samples of shape '
+            f"{input_shape}; choose another data.source or the model mlp"
+        )
+    channels, height, width = input_shape
+    if min(height, width) < smallest:
+        raise ConfigError(
+            f'model.name = "{name}" needs pictures of at least {smallest}x{smallest}, and the data has {height}x{width};'
+            " choose mlp, resnet8 or vit_tiny, or other data"
+        )
+    return channels, height, width
+
+
+def _two_convolutions(
+    name: str, input_shape: tuple[int, ...], classes: int, widths: tuple[int, int], hidden: tuple[int, int]
+) -> nn.Module:
+    """conv 5x5, pool, conv 5x5, pool, and three linear layers."""
+    channels, height, width = image_shape(name, input_shape, smallest=16)
+    rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))
+    model = nn.Sequential()
+    model.add_module("conv1", nn.Conv2d(channels, widths[0], 5))
+    model.add_module("relu1", nn.ReLU())
+    model.add_module("pool1", nn.MaxPool2d(2))
+    model.add_module("conv2", nn.Conv2d(widths[0], widths[1], 5))
+    model.add_module("relu2", nn.ReLU())
+    model.add_module("pool2", nn.MaxPool2d(2))
+    model.add_module("flatten", nn.Flatten())
+    model.add_module("fc1", nn.Linear(widths[1] * rows * columns, hidden[0]))
+    model.add_module("relu3", nn.ReLU())
+    model.add_module("fc2", nn.Linear(hidden[0], hidden[1]))
+    model.add_module("relu4", nn.ReLU())
+    model.add_module("fc3", nn.Linear(hidden[1], classes))
+    return he(model)
+
+
+def lenet5(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """LeNet-5 as in the FedBCGD paper: 64 channels, and 384 and 192 hidden units."""
+    return _two_convolutions("lenet5", input_shape, classes, (64, 64), (384, 192))
+
+
+def cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """The network of PyTorch's CIFAR-10 tutorial: 6 and 16 channels, and 120 and 84 hidden units."""
+    return _two_convolutions("cnn", input_shape, classes, (6, 16), (120, 84))
