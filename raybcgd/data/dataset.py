@@ -1,5 +1,6 @@
 """A data set in memory: train and test arrays, and the constants that turn its bytes into numbers."""
 
+import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -108,22 +109,21 @@ def infer_classes(train_targets: Labels, name: str) -> int:
 
 
 def channel_statistics(images: Array, scale: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of bytes / scale, per channel; exact counts, so that they do not depend on the machine."""
+    """Mean and deviation of bytes / scale, per channel, from sums of whole numbers: the same on every machine."""
     channels = [images[:, c] for c in range(images.shape[1])] if images.ndim == 4 else [images]
-    values = np.arange(256) / scale
     means, deviations = [], []
     for channel in channels:
-        counts = sum(np.bincount(block.reshape(-1), minlength=256) for block in _pieces(channel))
-        share = counts / channel.size
-        mean = float(share @ values)
-        deviation = float(np.sqrt(share @ (values - mean) ** 2))
-        means.append(mean)
-        deviations.append(deviation if deviation > 0 else 1.0)  # a channel of one value: centring it is all one can do
+        n = channel.size
+        total = sum(int(piece.sum(dtype=np.int64)) for piece in _pieces(channel))
+        squares = sum(int(np.square(piece, dtype=np.uint16).sum(dtype=np.int64)) for piece in _pieces(channel))
+        deviation = math.sqrt(n * squares - total**2) / n / scale
+        means.append(total / n / scale)
+        deviations.append(deviation or 1.0)  # a channel of one value: centring it is all one can do
     return tuple(means), tuple(deviations)
 
 
 def _pieces(array: Array, rows: int = 4096) -> list[Array]:
-    """Views of a few thousand rows: `bincount` widens its input to 8 bytes a value."""
+    """Views of a few thousand rows, so that what is derived from them stays small."""
     return [array[start : start + rows] for start in range(0, len(array), rows)]
 
 

@@ -92,10 +92,11 @@ def _pictures(
     files: list[tuple[Path, Any]], columns: tuple[str | None, str | None], labels: list[Labels]
 ) -> Iterator[Encoded]:
     """The pictures one by one; the labels are put in the list on the way, batch by batch."""
-    for path, file in files:
-        image_column, label_column = _columns(file.schema_arrow, columns, path)
+    for path, opened in files:
+        file = str(path)
+        image_column, label_column = _columns(opened.schema_arrow, columns, path)
         row = 0
-        for batch in _batches(file, [image_column, label_column], path):
+        for batch in _batches(opened, [image_column, label_column], path):
             labels.append(_labels(batch.column(label_column), label_column, path))
             data = batch.column(image_column)
             if pa.types.is_struct(data.type):
@@ -106,7 +107,7 @@ def _pictures(
                         f"data.root: row {row} of {path} has no picture bytes in column {image_column!r}; "
                         f"write the file with the bytes embedded"
                     )
-                yield Encoded(blob, f"row {row} of {path}")
+                yield Encoded(blob, file, row)
                 row += 1
 
 
