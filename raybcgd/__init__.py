@@ -1,0 +1,29 @@
+"""raybcgd: a Ray-distributed simulator of federated block-coordinate gradient descent."""
+
+from raybcgd.algorithms.api import Algorithm, Nothing, OwnBlock, Round, Scalar, SharedBlock, Summed, Task, Whole, Work
+from raybcgd.config import Config, load_config
+from raybcgd.data.dataset import Dataset
+from raybcgd.errors import ConfigError, RunError
+from raybcgd.record.rounds import RoundRecord
+from raybcgd.run import RunResult, run
+
+__all__ = [
+    "Algorithm",
+    "Config",
+    "ConfigError",
+    "Dataset",
+    "Nothing",
+    "OwnBlock",
+    "Round",
+    "RoundRecord",
+    "RunError",
+    "RunResult",
+    "Scalar",
+    "SharedBlock",
+    "Summed",
+    "Task",
+    "Whole",
+    "Work",
+    "load_config",
+    "run",
+]

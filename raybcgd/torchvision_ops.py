@@ -32,8 +32,8 @@ def import_torchvision(submodule: str = "") -> ModuleType:
 
 
 def _declare_missing() -> None:
-    library = torch.library.Library("torchvision", "FRAGMENT")
+    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     for name, schema in SCHEMAS.items():
         if not hasattr(torch.ops.torchvision, name):
-            library.define(schema)
+            library.define(schema)  # type: ignore[no-untyped-call]
     _declared.append(library)

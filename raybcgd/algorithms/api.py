@@ -101,17 +101,21 @@ class Work(Protocol):
     """eta of this round."""
     phase: int
     """The block of data in time that is on (block-cyclic data); 0 where there are none."""
-    own: Tensor
-    """1 on the coordinates of the client's block and the shared block, 0 elsewhere."""
-    shared: Tensor
-    """1 on the coordinates of the shared block, 0 elsewhere."""
+
+    @property
+    def own(self) -> Tensor:
+        """1 on the coordinates of the client's block and the shared block, 0 elsewhere."""
+
+    @property
+    def shared(self) -> Tensor:
+        """1 on the coordinates of the shared block, 0 elsewhere."""
 
     def sgd(
         self,
         x: Tensor,
         direction: Direction | None = None,
         *,
-        momentum: float = 0.0,
+        momentum: float | Tensor = 0.0,
         variance_reduced: bool = False,
     ) -> Tensor:
         """y_T after the round's local steps y <- y - eta direction(g, y), from y = x.

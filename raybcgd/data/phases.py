@@ -4,6 +4,7 @@ The papers call a phase a block; here a block is a part of the model.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from pydantic import Field
@@ -56,7 +57,7 @@ def phases(
 def phase_labels(classes: int, config: PhasesConfig) -> list[tuple[int, ...]]:
     """The labels of each phase: runs of nearly equal length, each followed by the ones that it shares."""
     starts = [m * classes // config.count for m in range(config.count + 1)]
-    smallest = min(b - a for a, b in zip(starts, starts[1:], strict=False))
+    smallest = min(b - a for a, b in pairwise(starts))
     most = smallest if config.count > 1 else 0
     if config.shared_labels > most:
         raise ConfigError(
@@ -64,8 +65,7 @@ def phase_labels(classes: int, config: PhasesConfig) -> list[tuple[int, ...]]:
             f"own to share with its neighbour; lower it to {most} or less"
         )
     return [
-        tuple(label % classes for label in range(start, end + config.shared_labels))
-        for start, end in zip(starts, starts[1:], strict=False)
+        tuple(label % classes for label in range(start, end + config.shared_labels)) for start, end in pairwise(starts)
     ]
 
 

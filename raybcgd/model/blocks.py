@@ -7,12 +7,14 @@ from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
 from raybcgd.errors import ConfigError
+from raybcgd.model.divisions import DIVISIONS, check_pairing
+from raybcgd.model.layers import Entry, Layer, covers, layers_of
 from raybcgd.section import Section
 
-_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.LocalResponseNorm)
+__all__ = ["Block", "BlockLayout", "BlocksConfig", "Entry", "Layer", "divide", "layers_of"]
 
 
 class BlocksConfig(Section):
@@ -20,7 +22,8 @@ class BlocksConfig(Section):
 
     division: str = "layers"
     """`layers`: whole layers, as in `groups` or about equally many in each block; `balanced`: whole layers, about
-    equally many parameters in each block; `equal`: cuts of equal size; or a division by name (see `raybcgd plan`)."""
+    equally many parameters in each block; `equal`: cuts of equal size; or a paper's division by name: lenet5,
+    lenet5-paper, vgg11, vgg19, resnet8, resnet18, vit_b_16, vit_b_16-lora (see `raybcgd plan`)."""
     count: Annotated[int, Field(ge=1)] = 5
     """N, the number of blocks; a named division and `groups` bring their own."""
     groups: tuple[tuple[str, ...], ...] | None = None
@@ -28,32 +31,6 @@ class BlocksConfig(Section):
     shared: Literal["last", "none", "all"] | tuple[str, ...] | Annotated[int, Field(ge=0)] = "last"
     """The block that every client uploads: the last parametrised layer, none, everything, layer names, or the last
     n coordinates (with `equal` cuts)."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One tensor of the module: a trained parameter or a floating buffer."""
-
-    name: str
-    shape: tuple[int, ...]
-    trained: bool
-
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64))
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A module that owns parameters, with the norm layers that follow it: the unit that is never torn apart, except
-    by equal cuts."""
-
-    name: str
-    entries: tuple[Entry, ...]
-
-    @property
-    def size(self) -> int:
-        return sum(entry.size for entry in self.entries)
 
 
 @dataclass(frozen=True)
@@ -101,40 +78,12 @@ class BlockLayout:
         return tuple(part.slice for part in parts if part.size)
 
 
-def layers_of(module: nn.Module) -> list[Layer]:
-    """The parametrised layers of a module in its own order; norm layers join the layer before them.
-
-    Frozen parameters (`requires_grad = False`) stay out: they neither travel nor change.
-    """
-    layers: list[Layer] = []
-    seen: set[int] = set()
-    for path, child in module.named_modules():
-        entries = []
-        tensors: list[tuple[str, Tensor | None, bool]] = [
-            *((name, tensor, True) for name, tensor in child._parameters.items()),
-            *((name, tensor, False) for name, tensor in child._buffers.items()),
-        ]
-        for name, tensor, is_parameter in tensors:
-            if tensor is None or not tensor.is_floating_point() or id(tensor) in seen:
-                continue
-            if is_parameter and not tensor.requires_grad:
-                continue
-            seen.add(id(tensor))
-            entries.append(Entry(f"{path}.{name}" if path else name, tuple(tensor.shape), is_parameter))
-        if not entries:
-            continue
-        if isinstance(child, _NORMS) and layers:
-            layers[-1] = Layer(layers[-1].name, (*layers[-1].entries, *entries))
-        else:
-            layers.append(Layer(path or type(module).__name__, tuple(entries)))
-    if not layers:
-        raise ConfigError("model: the module has no trainable parameters; give one that has")
-    return layers
-
-
 def divide(module: nn.Module, config: BlocksConfig) -> BlockLayout:
     """The block layout of a module under `[blocks]`."""
-    layers = layers_of(module)
+    if config.division in DIVISIONS:
+        return _named(module, config)
+    shared_names = config.shared if isinstance(config.shared, tuple) else ()
+    layers = layers_of(module, [name for group in (*(config.groups or ()), shared_names) for name in group])
     rest, shared = _split_shared(layers, config)
     if config.division == "equal":
         return _equal_cuts(rest, shared, config)
@@ -151,16 +100,34 @@ def divide(module: nn.Module, config: BlocksConfig) -> BlockLayout:
     elif config.division == "layers":
         groups = _contiguous(rest, np.ones(len(rest)), config)
     elif config.division == "balanced":
+        # Every coordinate has the same type, so balancing sizes balances bytes.
         groups = _contiguous(rest, np.array([layer.size for layer in rest], dtype=np.float64), config)
     else:
         raise ConfigError(
-            f'blocks.division = "{config.division}" is unknown; use layers, balanced or equal, or blocks.groups'
+            f'blocks.division = "{config.division}" is unknown; use layers, balanced, equal, '
+            f"{', '.join(DIVISIONS)}, or blocks.groups"
         )
     return _layout(groups, shared)
 
 
-def _matches(layer: Layer, name: str) -> bool:
-    return layer.name == name or layer.name.startswith(name + ".")
+def _named(module: nn.Module, config: BlocksConfig) -> BlockLayout:
+    """A paper's division, which brings its own count and shared block; `shared` may still be "none" or "all"."""
+    division = DIVISIONS[config.division]
+    check_pairing(config.division, division, layers_of(module, division.names))
+    if config.groups is not None or config.shared not in ("last", "none", "all"):
+        raise ConfigError(
+            f'blocks.division = "{config.division}" brings its own groups and shared layers; leave out blocks.groups '
+            'and blocks.shared, or set blocks.shared to "none" or "all"'
+        )
+    groups, shared = division.groups, division.shared if config.shared == "last" else config.shared
+    if config.shared == "all":
+        groups = ((),) * division.count
+    elif config.shared == "none" and groups:
+        # Without a shared block the head still has to be somewhere: in the last block, which "lenet5-paper" left empty.
+        groups = (*groups[:-1], (*groups[-1], *division.shared))
+    if division.cuts:
+        return divide(module, BlocksConfig(division="equal", count=division.cuts, shared=shared))
+    return divide(module, BlocksConfig(groups=groups, shared=shared))
 
 
 def _split_shared(layers: list[Layer], config: BlocksConfig) -> tuple[list[Layer], list[Layer]]:
@@ -177,9 +144,9 @@ def _split_shared(layers: list[Layer], config: BlocksConfig) -> tuple[list[Layer
             )
         return layers[:-1], layers[-1:]
     for name in shared:
-        if not any(_matches(layer, name) for layer in layers):
+        if not any(covers(name, layer.name) for layer in layers):
             raise ConfigError(f'blocks.shared names "{name}", but the model has only {_names(layers)}')
-    chosen = [layer for layer in layers if any(_matches(layer, name) for name in shared)]
+    chosen = [layer for layer in layers if any(covers(name, layer.name) for name in shared)]
     return [layer for layer in layers if layer not in chosen], chosen
 
 
@@ -188,25 +155,30 @@ def _names(layers: Sequence[Layer]) -> str:
 
 
 def _explicit(layers: list[Layer], groups: Sequence[Sequence[str]]) -> list[list[Layer]]:
-    left = list(layers)
-    result = []
-    for group in groups:
-        taken = [layer for layer in left if any(_matches(layer, name) for name in group)]
-        for name in group:
-            if not any(_matches(layer, name) for layer in taken):
-                raise ConfigError(
-                    f'blocks.groups names "{name}", which no layer left over matches; '
-                    f"layers to divide: {_names(layers)}"
-                )
-        left = [layer for layer in left if layer not in taken]
-        result.append(taken)
-    if left:
-        raise ConfigError(f"blocks.groups leaves out {_names(left)}; add them to a group or to blocks.shared")
+    """Layers by the group that names them; the longest name decides, so an inner module can leave the one around it."""
+    owner = {name: number for number, group in enumerate(groups) for name in group}
+    if len(owner) < sum(len(group) for group in groups):
+        raise ConfigError("blocks.groups names a layer twice; name each layer once")
+    result: list[list[Layer]] = [[] for _ in groups]
+    unused, left_out = set(owner), []
+    for layer in layers:
+        name = max((name for name in owner if covers(name, layer.name)), key=len, default=None)
+        if name is None:
+            left_out.append(layer)
+        else:
+            result[owner[name]].append(layer)
+            unused.discard(name)
+    if unused:
+        raise ConfigError(
+            f'blocks.groups names "{min(unused)}", which no layer left over matches; layers to divide: {_names(layers)}'
+        )
+    if left_out:
+        raise ConfigError(f"blocks.groups leaves out {_names(left_out)}; add them to a group or to blocks.shared")
     return result
 
 
 def _contiguous(layers: list[Layer], weights: np.ndarray, config: BlocksConfig) -> list[list[Layer]]:
-    """`count` non-empty runs of layers that minimise the sum of the squared run weights (exact, by dynamic programming)."""
+    """`count` non-empty runs of layers with the least sum of squared weights (exact, by dynamic programming)."""
     count = config.count
     if len(layers) < count:
         raise ConfigError(
@@ -220,7 +192,7 @@ def _contiguous(layers: list[Layer], weights: np.ndarray, config: BlocksConfig) 
     for k in range(1, count + 1):
         for end in range(k, len(layers) + 1):
             starts = np.arange(k - 1, end)
-            # Squares make the runs even where the largest one leaves the others free.
+            # Squares make all runs even; the largest weight alone would leave the smaller runs free.
             cost = best[k - 1, starts] + (sums[end] - sums[starts]) ** 2
             cut[k, end] = starts[int(np.argmin(cost))]
             best[k, end] = cost.min()

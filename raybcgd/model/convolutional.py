@@ -16,8 +16,8 @@ def image_shape(name: str, input_shape: tuple[int, ...], smallest: int) -> tuple
     channels, height, width = input_shape
     if min(height, width) < smallest:
         raise ConfigError(
-            f'model.name = "{name}" needs pictures of at least {smallest}x{smallest}, and the data has {height}x{width};'
-            " choose mlp, resnet8 or vit_tiny, or other data"
+            f'model.name = "{name}" needs pictures of at least {smallest}x{smallest}, and the data has '
+            f"{height}x{width}; choose mlp, resnet8 or vit_tiny, or other data"
         )
     return channels, height, width
 

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, model_validator, validate_call
 from torch import Tensor, nn
 
 from raybcgd.errors import ConfigError
-from raybcgd.model import convolutional, dense
+from raybcgd.model import convolutional, dense, residual, transformers, vgg
 from raybcgd.model.losses import LOSSES, ONE_LOGIT
 from raybcgd.model.references import imported, is_reference
 from raybcgd.randomness import seed_of
@@ -23,6 +23,12 @@ MODELS: dict[str, Builder] = {
     "sigmoid_erm": dense.linear,
     "lenet5": convolutional.lenet5,
     "cnn": convolutional.cnn,
+    "vgg11": vgg.vgg11,
+    "vgg19": vgg.vgg19,
+    "resnet8": residual.resnet8,
+    "resnet18": residual.resnet18,
+    "vit_tiny": transformers.vit_tiny,
+    "vit_b_16": transformers.vit_b_16,
 }
 """The zoo: builder(input_shape, classes, **options)."""
 
@@ -58,7 +64,8 @@ def build(config: ModelConfig, input_shape: tuple[int, ...], classes: int, seed:
     else:
         make = _zoo_model(config, input_shape, classes)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_of(seed, "model"))
+        # The CPU's generator alone: torch.manual_seed would reseed the GPUs' too, which are not forked here.
+        torch.default_generator.manual_seed(seed_of(seed, "model"))
         module = make()
     if not isinstance(module, nn.Module):
         raise ConfigError(
@@ -99,7 +106,7 @@ def _zoo_model(config: ModelConfig, input_shape: tuple[int, ...], classes: int) 
         )
     builder = MODELS[config.name]
     outputs = outputs_of(config, classes)
-    _check_options(config, builder, accepted=list(inspect.signature(builder).parameters)[2:])
+    _check_options(config, accepted=list(inspect.signature(builder).parameters)[2:])
 
     def make() -> nn.Module:
         try:
@@ -116,7 +123,8 @@ def _zoo_model(config: ModelConfig, input_shape: tuple[int, ...], classes: int) 
 
 def _user_model(config: ModelConfig, input_shape: tuple[int, ...], classes: int) -> Callable[[], nn.Module]:
     builder = imported(config.name, "model.name")
-    parameters = inspect.signature(builder).parameters
+    signature = inspect.signature(builder)
+    parameters = signature.parameters
     required = [
         name
         for name, parameter in parameters.items()
@@ -128,11 +136,17 @@ def _user_model(config: ModelConfig, input_shape: tuple[int, ...], classes: int)
     if len([name for name in required if name not in config.options]) >= 2 or "input_shape" in parameters:
         given = (input_shape, outputs_of(config, classes))
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        _check_options(config, builder, accepted=list(parameters)[len(given) :])
+        _check_options(config, accepted=list(parameters)[len(given) :])
+    try:
+        signature.bind(*given, **config.options)
+    except TypeError as error:
+        raise ConfigError(
+            f'model.name = "{config.name}" cannot be called ({error}); give what it needs in model.options'
+        ) from error
     return lambda: builder(*given, **config.options)
 
 
-def _check_options(config: ModelConfig, builder: Builder, accepted: list[str]) -> None:
+def _check_options(config: ModelConfig, accepted: list[str]) -> None:
     unknown = [name for name in config.options if name not in accepted]
     if unknown:
         takes = f"accepts {', '.join(accepted)}" if accepted else "accepts none"

@@ -1,0 +1,53 @@
+"""[Ray] A client host as an actor, pinned to its share of a device by Ray."""
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import ray
+import torch
+
+from raybcgd.client.host import ClientHost, Job, Orders, Outcome
+from raybcgd.problem import Data, Problem
+from raybcgd.server.evaluate import Piece, Score
+
+log = logging.getLogger(__name__)
+
+
+class HostPlace(NamedTuple):
+    """Where a host runs."""
+
+    node: str
+    pid: int
+    device: str
+
+
+def host_device(on_accelerator: bool) -> torch.device:
+    """The device that Ray has given this process; a CPU where the GPU is only a logical one."""
+    if on_accelerator and torch.accelerator.is_available():
+        return torch.accelerator.current_accelerator() or torch.device("cpu")
+    return torch.device("cpu")
+
+
+@ray.remote(max_restarts=0, max_task_retries=0)
+class HostActor:
+    """A client host. It dies with its process: the pool starts another one and has lost work done again."""
+
+    def __init__(self, problem: Problem, data: Data, state_address: str) -> None:
+        torch.set_num_threads(1)
+        self._device = host_device(bool(ray.get_runtime_context().get_accelerator_ids().get("GPU")))
+        self._host = ClientHost(problem, data, state_address, self._device)
+
+    def place(self) -> HostPlace:
+        """Answer that the host is up, and where."""
+        return HostPlace(ray.get_runtime_context().get_node_id(), os.getpid(), str(self._device))
+
+    def train(self, jobs: Sequence[Job], down: Mapping[str, np.ndarray], orders: Orders) -> list[Outcome]:
+        """Do jobs; see `ClientHost.train`."""
+        return self._host.train(jobs, down, orders)
+
+    def evaluate(self, parts: Sequence[Piece], models: Sequence[np.ndarray]) -> list[Score]:
+        """Judge models on pieces of the test data."""
+        return [self._host.evaluate(part, models[part.model]) for part in parts]

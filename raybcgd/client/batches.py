@@ -1,0 +1,65 @@
+"""Which samples a client sees in which step: a function of the client's size and a random stream."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from raybcgd.section import Section
+
+
+class LocalConfig(Section):
+    """`[local]`: what a client does in a round."""
+
+    epochs: Annotated[int, Field(ge=1)] = 5
+    """E, passes over the client's data."""
+    steps: Annotated[int, Field(ge=1)] | None = None
+    """T, local steps; replaces `epochs`."""
+    batch_size: Annotated[int, Field(ge=1)] | Literal["full"] = 50
+    """B, or "full" for the whole shard in one batch."""
+    anchor_memory_mb: Annotated[float, Field(ge=0)] = 512.0
+    """Batch gradients at x are kept through a round while they fit in this, else computed again for every step."""
+    stack: Literal["auto"] | Annotated[int, Field(ge=0)] = "auto"
+    """Clients trained at once as a stack: 0 for one by one; "auto" stacks small models without convolutions."""
+
+    def num_batches(self, samples: int) -> int:
+        """Batches in one pass over `samples`."""
+        return 1 if self.batch_size == "full" else -(-samples // self.batch_size)
+
+    def num_steps(self, samples: int) -> int:
+        """T for a client of `samples`."""
+        return self.steps or self.epochs * self.num_batches(samples)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A client's round: `order[t]` is the batch of step t, `members[b]` the positions of batch b in the shard.
+
+    The first `per_epoch` batches are one whole pass over the shard.
+    """
+
+    members: tuple[np.ndarray, ...]
+    order: tuple[int, ...]
+    per_epoch: int
+
+
+def schedule(samples: int, config: LocalConfig, fixed: bool, rng: np.random.Generator) -> Schedule:
+    """The batches of a client's round.
+
+    Every pass shuffles the samples anew; with `fixed` the membership of the batches is drawn once and every pass
+    shuffles the batches, so that a batch's gradient at x can serve every pass.
+    """
+    steps, per_epoch = config.num_steps(samples), config.num_batches(samples)
+    epochs = -(-steps // per_epoch)
+    size = samples if config.batch_size == "full" else config.batch_size
+    members: list[np.ndarray] = []
+    order: list[int] = []
+    for epoch in range(epochs):
+        if epoch == 0 or not fixed:
+            shuffled = rng.permutation(samples)
+            order.extend(range(len(members), len(members) + per_epoch))
+            members.extend(shuffled[start : start + size] for start in range(0, samples, size))
+        else:
+            order.extend(rng.permutation(per_epoch).tolist())
+    return Schedule(tuple(members), tuple(order[:steps]), per_epoch)

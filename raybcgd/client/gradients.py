@@ -1,0 +1,171 @@
+"""Where gradients come from: one client's module by autograd, or a stack of clients' at once by vmap."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad_and_value, vmap
+
+from raybcgd.client.batches import Schedule
+from raybcgd.model.flat import FlatModel
+
+Loss = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A client's samples on the device, ready for the model, and its plan of batches."""
+
+    inputs: Tensor
+    targets: Tensor
+    schedule: Schedule
+    size: int
+
+
+class Gradients(Protocol):
+    """Minibatch gradients on flat vectors, for one client or for a stack of clients (one row each)."""
+
+    steps: int
+    """Local steps; in a stack, of the client that has most."""
+    batches: int
+    """Batches in one pass over the data; in a stack, of the client that has most."""
+
+    def start(self, x: Tensor) -> Tensor:
+        """A working copy of x, on which `step` is cheapest."""
+
+    def step(self, y: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        """The gradient and the loss at y of the batch of a step. The caller may overwrite the gradient."""
+
+    def batch(self, y: Tensor, batch: int) -> tuple[Tensor, Tensor]:
+        """The gradient and the loss at y of a batch of the first pass. The caller may overwrite the gradient."""
+
+    def fraction(self, batch: int) -> float | Tensor:
+        """The share of the client's samples that is in a batch of the first pass."""
+
+    def pick(self, kept: Tensor, step: int) -> Tensor:
+        """Out of vectors kept for every batch, that of a step's batch."""
+
+    def active(self, step: int) -> Tensor | None:
+        """1 where a client of the stack has this step, 0 where it has finished; None when all have it."""
+
+
+class OneClient:
+    """Gradients of one client: the module's own backward pass, which writes the flat gradient."""
+
+    def __init__(self, flat: FlatModel, loss: Loss, shard: Shard) -> None:
+        self._flat, self._loss, self._shard = flat, loss, shard
+        self._order = shard.schedule.order
+        self._members = [torch.from_numpy(rows).to(shard.inputs.device) for rows in shard.schedule.members]
+        self.steps, self.batches = len(self._order), shard.schedule.per_epoch
+
+    def start(self, x: Tensor) -> Tensor:
+        return self._flat.vector.copy_(x)
+
+    def step(self, y: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        return self.batch(y, self._order[step])
+
+    def batch(self, y: Tensor, batch: int) -> tuple[Tensor, Tensor]:
+        vector = self._flat.vector
+        if y.data_ptr() == vector.data_ptr():
+            return self._backward(batch)
+        here = vector.clone()
+        vector.copy_(y)
+        gradient, loss = self._backward(batch)
+        vector.copy_(here)
+        return gradient, loss
+
+    def _backward(self, batch: int) -> tuple[Tensor, Tensor]:
+        rows = self._members[batch]
+        self._flat.gradient.zero_()
+        outputs = self._flat.module(self._shard.inputs.index_select(0, rows))
+        loss = self._loss(outputs, self._shard.targets.index_select(0, rows))
+        loss.backward()  # type: ignore[no-untyped-call]
+        return self._flat.gradient, loss.detach()
+
+    def fraction(self, batch: int) -> float:
+        return len(self._members[batch]) / self._shard.size
+
+    def pick(self, kept: Tensor, step: int) -> Tensor:
+        return kept[self._order[step]]
+
+    def active(self, step: int) -> Tensor | None:
+        return None
+
+
+class ClientStack:
+    """Gradients of several clients at once, one row each.
+
+    Batches are padded to one fixed size and clients with fewer steps idle at the end, so a client's numbers do not
+    depend on its neighbours in the stack.
+    """
+
+    def __init__(self, flat: FlatModel, loss: Loss, shards: Sequence[Shard], batch_rows: int) -> None:
+        plans = [shard.schedule for shard in shards]
+        self.steps = max(len(plan.order) for plan in plans)
+        self.batches = max(plan.per_epoch for plan in plans)
+        self._count = len(shards)
+        rows = np.zeros((max(len(plan.members) for plan in plans), self._count, batch_rows), dtype=np.int64)
+        weights = np.zeros(rows.shape)
+        order = np.zeros((self.steps, self._count), dtype=np.int64)
+        active = np.zeros((self.steps, self._count, 1))
+        fractions = np.zeros((self.batches, self._count, 1))
+        for column, plan in enumerate(plans):
+            for batch, members in enumerate(plan.members):
+                rows[batch, column, : len(members)] = members
+                weights[batch, column, : len(members)] = 1.0
+            order[: len(plan.order), column] = plan.order
+            active[: len(plan.order), column] = 1.0
+            for batch in range(plan.per_epoch):
+                fractions[batch, column] = len(plan.members[batch]) / shards[column].size
+        weights[:, :, 0] = 1.0  # a batch that a client does not have still needs a loss that is finite
+
+        dtype, device = flat.vector.dtype, flat.vector.device
+        self._rows, self._order = torch.from_numpy(rows).to(device), torch.from_numpy(order).to(device)
+        self._weights = torch.from_numpy(weights).to(device=device, dtype=dtype)
+        self._fractions = torch.from_numpy(fractions).to(device=device, dtype=dtype)
+        self._active = torch.from_numpy(active).to(device=device, dtype=dtype)
+        self._everyone = [bool(row.all()) for row in active]
+        self._clients = torch.arange(self._count, device=device)
+        self._inputs, self._targets = _padded([s.inputs for s in shards]), _padded([s.targets for s in shards])
+
+        def one(vector: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+            outputs = functional_call(flat.module, flat.split(vector), (inputs,))
+            return (loss(outputs, targets, reduction="none") * weights).sum() / weights.sum()
+
+        self._gradient_and_loss = vmap(grad_and_value(one))
+
+    def start(self, x: Tensor) -> Tensor:
+        return x.expand(self._count, -1).clone()
+
+    def step(self, y: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        batches = self._order[step]
+        return self._at(y, self._rows[batches, self._clients], self._weights[batches, self._clients])
+
+    def batch(self, y: Tensor, batch: int) -> tuple[Tensor, Tensor]:
+        return self._at(y, self._rows[batch], self._weights[batch])
+
+    def _at(self, y: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        clients = self._clients[:, None]
+        y = y.expand(self._count, -1)
+        gradient, loss = self._gradient_and_loss(y, self._inputs[clients, rows], self._targets[clients, rows], weights)
+        return gradient, loss
+
+    def fraction(self, batch: int) -> Tensor:
+        return self._fractions[batch]
+
+    def pick(self, kept: Tensor, step: int) -> Tensor:
+        return kept[self._order[step], self._clients]
+
+    def active(self, step: int) -> Tensor | None:
+        return None if self._everyone[step] else self._active[step]
+
+
+def _padded(tensors: Sequence[Tensor]) -> Tensor:
+    longest = max(len(tensor) for tensor in tensors)
+    stack = tensors[0].new_zeros((len(tensors), longest, *tensors[0].shape[1:]))
+    for row, tensor in zip(stack, tensors, strict=True):
+        row[: len(tensor)] = tensor
+    return stack

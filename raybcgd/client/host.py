@@ -1,0 +1,221 @@
+"""A client host: holds the data and the states of the clients homed on it, trains them, and judges models."""
+
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raybcgd.algorithms.api import Travel
+from raybcgd.client.batches import schedule
+from raybcgd.client.gradients import ClientStack, Gradients, OneClient, Shard
+from raybcgd.client.states import FRESH, State, StateCache, StateFolder, StateRef
+from raybcgd.client.work import LocalTask, LocalWork
+from raybcgd.data.normalise import normalise
+from raybcgd.model.flat import FlatModel
+from raybcgd.problem import Data, Problem
+from raybcgd.randomness import seed_of, stream
+from raybcgd.server.evaluate import Piece, Score
+from raybcgd.wire.upload import put, take
+
+
+class Job(NamedTuple):
+    """One client's work in a round."""
+
+    client: int
+    block: int | None
+    state: StateRef = FRESH
+
+
+class Outcome(NamedTuple):
+    """What came of a job: an upload as it goes over the wire and a new state, or an error."""
+
+    client: int
+    payload: np.ndarray | None
+    state: StateRef
+    seconds: float
+    loss: float
+    error: str | None = None
+
+
+class Orders(NamedTuple):
+    """What is the same for all jobs of a round."""
+
+    round_index: int
+    phase: int = 0
+
+
+class ClientHost:
+    """Trains clients and evaluates models on one device. Knows nothing of where it runs."""
+
+    def __init__(self, problem: Problem, data: Data, state_address: str, device: torch.device) -> None:
+        config = problem.config
+        self._problem, self._data, self._device = problem, data, device
+        self._algorithm = config.algorithm
+        self._flat = FlatModel(problem.module(), problem.layout, problem.dtype, device)
+        self._train_inputs = torch.from_numpy(data.dataset.train.inputs)
+        self._train_targets = torch.from_numpy(data.dataset.train.targets)
+        self._zero = torch.zeros(problem.layout.size, dtype=problem.dtype)
+        self._states: StateCache | None = None
+        if problem.keeps_state:
+            budget = int(config.hosts.state_memory_mb * 2**20)
+            self._states = StateCache(StateFolder(state_address), budget)
+        self._masks: dict[int | None | str, Tensor] = {}
+
+    def train(self, jobs: Sequence[Job], down: Mapping[str, np.ndarray], orders: Orders) -> list[Outcome]:
+        """Do the jobs, in stacks where the model allows it. A client that fails does not take others with it."""
+        self._flat.module.train()
+        broadcast = self._algorithm.Down(**{k: torch.from_numpy(v).to(self._device) for k, v in down.items()})
+        size = self._problem.stack
+        if not size:
+            return [self._attempt([job], broadcast, orders)[0] for job in jobs]
+        outcomes: list[Outcome] = []
+        for start in range(0, len(jobs), size):
+            outcomes += self._attempt(jobs[start : start + size], broadcast, orders)
+        return outcomes
+
+    def _attempt(self, jobs: Sequence[Job], down: Any, orders: Orders) -> list[Outcome]:
+        started = time.perf_counter()
+        try:
+            return self._together(jobs, down, orders, started)
+        except Exception as error:
+            if len(jobs) > 1:
+                return [self._attempt([job], down, orders)[0] for job in jobs]
+            cause = f"{type(error).__name__}: {error}".strip().split("\n")[0]
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"{cause} ({where.filename.rpartition('/')[2]}:{where.lineno})"
+            return [Outcome(jobs[0].client, None, FRESH, time.perf_counter() - started, float("nan"), text)]
+
+    def _together(self, jobs: Sequence[Job], down: Any, orders: Orders, started: float) -> list[Outcome]:
+        """One client, or a stack of clients, from their states to their uploads."""
+        problem, stacked = self._problem, bool(self._problem.stack)
+        shards = [self._shard(job.client, orders) for job in jobs]
+        steps = [len(shard.schedule.order) for shard in shards]
+        states = [self._state(job) for job in jobs]
+        gradients: Gradients
+        if stacked:
+            rows = problem.config.local.batch_size
+            gradients = ClientStack(
+                self._flat, problem.loss, shards, problem.largest_client if rows == "full" else rows
+            )
+        else:
+            torch.manual_seed(seed_of(problem.config.seed, "torch", jobs[0].client, orders.round_index))
+            gradients = OneClient(self._flat, problem.loss, shards[0])
+        lr = self._algorithm.lr_at(orders.round_index)
+        work = LocalWork(
+            gradients,
+            steps=torch.tensor(steps, dtype=torch.float64)[:, None] if stacked else steps[0],
+            lr=lr,
+            weight_decay=self._algorithm.weight_decay,
+            own=lambda: self._own([job.block for job in jobs], stacked),
+            shared=lambda: self._mask("shared"),
+            trained=self._flat.trained,
+            phase=orders.phase,
+            anchor_bytes=int(problem.config.local.anchor_memory_mb * 2**20),
+        )
+        upload, new = self._algorithm.client_rule(work, down, self._gather(states, stacked))
+        losses = work.training_loss().reshape(-1).tolist()
+        outcomes = []
+        for row, job in enumerate(jobs):
+            one, mine = (_row(upload, row), _row(new, row)) if stacked else (upload, new)
+            payload, state = self._send(job, one, mine, states[row], down, steps[row], lr, orders)
+            outcomes.append(Outcome(job.client, payload, state, 0.0, losses[row]))
+        elapsed = time.perf_counter() - started
+        return [
+            outcome._replace(seconds=elapsed * taken / sum(steps)) for outcome, taken in zip(outcomes, steps, strict=True)
+        ]
+
+    def _shard(self, client: int, orders: Orders) -> Shard:
+        problem, dataset = self._problem, self._data.dataset
+        rows = torch.from_numpy(self._data.partitions[orders.phase].client(client))
+        inputs = normalise(
+            self._train_inputs[rows].to(self._device), dataset.scale, dataset.mean, dataset.std, problem.dtype
+        )
+        targets = self._train_targets[rows].to(self._device)
+        rng = stream(problem.config.seed, "batches", client, orders.round_index)
+        plan = schedule(len(rows), problem.config.local, self._algorithm.fixed_batches, rng)
+        return Shard(inputs, targets, plan, len(rows))
+
+    def _state(self, job: Job) -> State:
+        """The client's committed vectors, as the algorithm and the codec left them."""
+        if self._states is None:
+            return {}
+        if job.state == FRESH:
+            return {f"algorithm.{k}": v.numpy() for k, v in self._algorithm.client_init(self._zero)._asdict().items()}
+        return self._states.get(job.client, job.state)
+
+    def _gather(self, states: Sequence[State], stacked: bool) -> Any:
+        """The algorithm's client state on the device: vectors, or in a stack a row a client."""
+        kind = type(self._algorithm.client_init(self._zero[:1]))
+        vectors = {}
+        for name in kind._fields:
+            rows = [torch.from_numpy(state[f"algorithm.{name}"]) for state in states]
+            vectors[name] = (torch.stack(rows) if stacked else rows[0]).to(self._device)
+        return kind(**vectors)
+
+    def _send(
+        self, job: Job, upload: Any, new: Any, state: State, down: Any, steps: int, lr: float, orders: Orders
+    ) -> tuple[np.ndarray, StateRef]:
+        """Encode an upload, and settle the client's state with what the server will have understood."""
+        wire = self._problem.wire
+        rng = stream(self._problem.config.seed, "codec", job.client, orders.round_index)
+        payload = wire.encode(wire.select(upload, job.block), rng)
+        if self._states is None:
+            return payload, FRESH
+        slices = wire.coordinates(job.block)
+        trained = None if self._flat.trained is None else take(self._flat.trained, slices).cpu()
+        here = type(down)(*(take(v, slices).cpu() for v in down))
+        terms = self._algorithm.terms(wire.decode(payload, job.block), here, LocalTask(steps, lr, trained))
+        before = type(new)(*(take(v, slices).cpu() for v in new))
+        after = self._algorithm.settle(before, terms)
+        kept: State = {}
+        for name, vector, changed in zip(new._fields, new, after, strict=True):
+            result = vector.cpu().clone()
+            put(result, slices, changed)
+            kept[f"algorithm.{name}"] = result.numpy()
+        return payload, self._states.put(job.client, orders.round_index + 1, kept)
+
+    def _own(self, blocks: Sequence[int | None], stacked: bool) -> Tensor:
+        masks = [self._mask(block) for block in blocks]
+        return torch.stack(masks) if stacked else masks[0]
+
+    def _mask(self, block: int | None | str) -> Tensor:
+        """1 on the coordinates of a block and the shared one (or of the shared one alone), 0 elsewhere."""
+        if block not in self._masks:
+            mask = torch.zeros_like(self._flat.vector)
+            wire = self._problem.wire
+            slices = (
+                wire.slices(Travel.SHARED, None) if isinstance(block, str) else wire.slices(Travel.OWN, block)
+            )
+            for s in slices:
+                mask[s] = 1
+            self._masks[block] = mask
+        return self._masks[block]
+
+    @torch.no_grad()
+    def evaluate(self, piece: Piece, x: np.ndarray) -> Score:
+        """How well a model does on a piece of the test data."""
+        dataset = self._data.dataset
+        self._flat.module.eval()
+        self._flat.vector.copy_(torch.from_numpy(x))
+        rows = self._data.test_rows[piece.model][piece.start : piece.stop]
+        inputs = normalise(
+            torch.from_numpy(dataset.test.inputs[rows]).to(self._device),
+            dataset.scale,
+            dataset.mean,
+            dataset.std,
+            self._problem.dtype,
+        )
+        targets = torch.from_numpy(dataset.test.targets[rows]).to(self._device)
+        outputs = self._flat.module(inputs)
+        losses = self._problem.loss(outputs, targets, reduction="none").double()
+        guess = outputs.argmax(-1) if outputs.dim() > 1 and outputs.shape[-1] > 1 else (outputs.reshape(-1) > 0).long()
+        return Score(int((guess == targets).sum()), float(losses.sum()), len(rows))
+
+
+def _row(stack: Any, row: int) -> Any:
+    """One client's part of a named tuple of stacks."""
+    return type(stack)(*(value[row] for value in stack))

@@ -1,0 +1,147 @@
+"""What a client keeps between rounds: immutable files, one a version, with the latest ones held in memory.
+
+A state is named by its client and the number of the round that it waits for; a new version never overwrites an old
+one, so a round that does not commit leaves nothing behind that anybody would read. The files are what survives a
+host or a node, what a checkpoint refers to, and where states go that do not fit the memory budget.
+"""
+
+import json
+import os
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import fs
+from safetensors.numpy import save
+
+from raybcgd.errors import RunError
+
+State = dict[str, np.ndarray]
+"""Named vectors: the algorithm's client state, and what a codec with memory keeps."""
+
+
+class StateRef(NamedTuple):
+    """A committed state: which version, and the checksum of its file."""
+
+    version: int
+    checksum: int
+
+
+FRESH = StateRef(-1, 0)
+"""A client that has not taken part yet."""
+
+
+class StateFolder:
+    """State files under a folder of any file system that pyarrow knows."""
+
+    def __init__(self, address: str) -> None:
+        self._filesystem, self._root = open_address(address)
+        self._local = isinstance(self._filesystem, fs.LocalFileSystem)
+        self._made: set[str] = set()
+
+    def _path(self, client: int, version: int) -> str:
+        return f"{self._root}/{client % 1000:03d}/{client}-{version}.safetensors"
+
+    def write(self, client: int, version: int, state: State) -> StateRef:
+        """Write a version. Writing it again, with the same content, is harmless."""
+        data = save(state)
+        path = self._path(client, version)
+        folder = path.rpartition("/")[0]
+        if folder not in self._made:
+            self._filesystem.create_dir(folder, recursive=True)
+            self._made.add(folder)
+        write_file(self._filesystem, path, data)
+        return StateRef(version, zlib.crc32(data))
+
+    def read(self, client: int, ref: StateRef) -> State:
+        """Read a version back, memory-mapped where the file system can."""
+        path = self._path(client, ref.version)
+        try:
+            with self._filesystem.open_input_file(path) as file:
+                data = file.read_buffer()
+        except FileNotFoundError:
+            raise RunError(f"the state of client {client} after round {ref.version - 1} is missing at {path}") from None
+        if zlib.crc32(data) != ref.checksum:
+            raise RunError(f"the state of client {client} after round {ref.version - 1} is damaged at {path}")
+        return _arrays(data)
+
+    def remove(self, versions: Iterable[tuple[int, int]]) -> None:
+        """Delete versions that nothing refers to any more."""
+        for client, version in versions:
+            try:
+                self._filesystem.delete_file(self._path(client, version))
+            except FileNotFoundError:
+                continue
+
+
+class StateCache:
+    """The latest states of the clients homed here, in memory up to a budget; the rest stay in their files."""
+
+    def __init__(self, folder: StateFolder, budget_bytes: int) -> None:
+        self._folder = folder
+        self._budget = budget_bytes
+        self._held: OrderedDict[int, tuple[StateRef, State]] = OrderedDict()
+        self.bytes = 0
+
+    def get(self, client: int, ref: StateRef) -> State:
+        """The state of a client at a committed version."""
+        held = self._held.get(client)
+        if held is not None and held[0] == ref:
+            self._held.move_to_end(client)
+            return held[1]
+        return self._folder.read(client, ref)
+
+    def put(self, client: int, version: int, state: State) -> StateRef:
+        """Make a new version durable and keep it at hand; it counts once the round commits."""
+        ref = self._folder.write(client, version, state)
+        self._drop(client)
+        self._held[client] = (ref, state)
+        self.bytes += _size(state)
+        while self.bytes > self._budget:
+            self._drop(next(iter(self._held)))
+        return ref
+
+    def _drop(self, client: int) -> None:
+        held = self._held.pop(client, None)
+        if held is not None:
+            self.bytes -= _size(held[1])
+
+
+def open_address(address: str) -> tuple[fs.FileSystem, str]:
+    """A pyarrow file system and a path in it, from a folder or an address such as s3://bucket/path."""
+    if "://" in address:
+        filesystem, path = fs.FileSystem.from_uri(address)
+        return filesystem, str(path)
+    return fs.LocalFileSystem(use_mmap=True), os.path.abspath(address)
+
+
+def write_file(filesystem: fs.FileSystem, path: str, data: bytes) -> None:
+    """Write a whole file or none of it."""
+    # An object store shows an object only once it is complete; a folder needs the detour.
+    local = isinstance(filesystem, fs.LocalFileSystem)
+    target = f"{path}.{os.getpid()}.part" if local else path
+    with filesystem.open_output_stream(target) as stream:
+        stream.write(data)
+    if local:
+        filesystem.move(target, path)
+
+
+def _size(state: State) -> int:
+    return sum(array.nbytes for array in state.values())
+
+
+def _arrays(data: pa.Buffer) -> State:
+    """The arrays of a safetensors file as views of its (mapped) bytes, which the library itself would copy."""
+    header_length = int.from_bytes(memoryview(data)[:8], "little")
+    header = json.loads(bytes(memoryview(data)[8 : 8 + header_length]))
+    types = {"F32": np.float32, "F64": np.float64}
+    start = 8 + header_length
+    arrays = {}
+    for name, entry in header.items():
+        low, high = entry["data_offsets"]
+        flat = np.frombuffer(data, types[entry["dtype"]], (high - low) // np.dtype(types[entry["dtype"]]).itemsize, start + low)
+        arrays[name] = flat.reshape(entry["shape"])
+    return arrays

@@ -1,0 +1,177 @@
+"""The loop over rounds: what a run is, whoever runs its clients."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raybcgd.model.flat import FlatModel
+from raybcgd.problem import Data, Problem
+from raybcgd.record.checkpoint import Checkpoints, Position
+from raybcgd.record.rounds import RoundLog, RoundRecord
+from raybcgd.server.evaluate import Score, combine, pieces
+from raybcgd.server.ledger import Ledger
+from raybcgd.server.round import Pool, RoundResult, run_round
+
+FREE = ("rounds", "engine", "hosts", "checkpoint", "evaluation")
+"""Settings that may change on resume, because no bit of the weights depends on them."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of a run."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.toml"
+
+    @property
+    def rounds(self) -> RoundLog:
+        return RoundLog(self.path / "rounds.jsonl")
+
+    @property
+    def final(self) -> Path:
+        return self.path / "final.safetensors"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+
+def identity(problem: Problem, data: Data) -> dict[str, Any]:
+    """What must be the same for a run to go on with the same bits: the settings that matter, and the data."""
+    settings = problem.config.model_dump(mode="json", exclude_none=True, exclude=set(FREE))
+    digest = hashlib.sha256()
+    for array in (data.dataset.train.targets, *(p.indices for p in data.partitions), data.dataset.train.inputs[:100]):
+        digest.update(np.ascontiguousarray(array).data)
+    return {**settings, "stack": problem.stack, "data_sha256": digest.hexdigest()}
+
+
+class Experiment:
+    """A run in progress: server state, ledger of client states, log and checkpoints."""
+
+    def __init__(self, problem: Problem, data: Data, folder: RunFolder, resume: bool) -> None:
+        self._problem, self._data, self._folder = problem, data, folder
+        config = problem.config
+        self.address = config.checkpoint.address or str(folder.path)
+        self._checkpoints = Checkpoints(self.address, config.checkpoint.keep, identity(problem, data))
+        flat = FlatModel(problem.module(), problem.layout, problem.dtype, torch.device("cpu"))
+        self._trained = flat.trained
+        self._server = config.algorithm.server_init(flat.vector.clone())
+        self._ledger = Ledger.fresh(problem.clients)
+        self._upload_d_total = 0.0
+        self._done = 0
+        position = self._checkpoints.latest() if resume else None
+        if position is not None:
+            self._server = type(self._server)(**_tensors(position.server))
+            self._ledger = position.ledger
+            self._upload_d_total = position.upload_d_total
+            self._done = position.rounds
+        folder.rounds.cut(self._done)
+
+    @property
+    def state_address(self) -> str:
+        """Where client states are kept."""
+        return f"{self.address}/states"
+
+    @property
+    def server(self) -> Any:
+        """The server's state after the last round done."""
+        return self._server
+
+    @property
+    def done(self) -> int:
+        """Rounds that are done."""
+        return self._done
+
+    def run(self, pool: Pool) -> Iterator[RoundRecord]:
+        """Do the rounds that are left; yield a record for each, once its evaluation is there.
+
+        A round's evaluation and its checkpoint are finished while the next round trains.
+        """
+        rounds = self._problem.config.rounds
+        pending: _Pending | None = None
+        for index in range(self._done, rounds):
+            result = run_round(self._problem, self._data, pool, self._server, self._ledger, index, self._trained)
+            if pending is not None:
+                yield self._finish(pending, pool)
+            self._server = result.server
+            self._done = index + 1
+            pending = self._pending(result, pool)
+        if pending is not None:
+            yield self._finish(pending, pool)
+
+    def _pending(self, result: RoundResult, pool: Pool) -> "_Pending":
+        config = self._problem.config
+        self._upload_d_total += result.upload.floats / (max(1, len(result.participants)) * self._problem.layout.size)
+        scores = None
+        parts = pieces([len(rows) for rows in self._data.test_rows], config.evaluation.batch_size)
+        models = config.algorithm.models(result.server)
+        if config.evaluation.due(result.index, config.rounds):
+            scores = pool.evaluate([model.numpy() for model in models], parts)
+        position = None
+        if config.checkpoint.due(result.index, config.rounds):
+            server = {name: vector.numpy() for name, vector in result.server._asdict().items()}
+            position = Position(result.index + 1, server, self._ledger.snapshot(), self._upload_d_total)
+        return _Pending(result, scores, position, self._upload_d_total)
+
+    def _finish(self, pending: "_Pending", pool: Pool) -> RoundRecord:
+        started = time.perf_counter()
+        quality = None
+        if pending.scores is not None:
+            config = self._problem.config
+            parts = pieces([len(rows) for rows in self._data.test_rows], config.evaluation.batch_size)
+            quality = combine(parts, pending.scores(), len(self._data.test_rows))
+        waited = time.perf_counter() - started
+        result, news = pending.result, pool.news()
+        losses = [participant.loss for participant in result.participants]
+        record = RoundRecord(
+            round=result.index,
+            phase=result.phase,
+            accuracy=None if quality is None else quality.accuracy,
+            loss=None if quality is None else quality.loss,
+            train_loss=float(np.mean(losses)) if losses else float("nan"),
+            lr=result.lr,
+            participants=result.participants,
+            dropped=result.dropped,
+            upload_floats=result.upload.floats,
+            upload_bytes=result.upload.bytes,
+            upload_d=result.upload.floats / (max(1, len(losses)) * self._problem.layout.size),
+            upload_d_total=pending.upload_d_total,
+            upload_floats_by_block=result.upload.by_block,
+            download_floats=result.download.floats,
+            download_bytes=result.download.bytes,
+            drift_diversity=result.drift_diversity,
+            seconds=result.seconds + waited,
+            phase_seconds={**result.phase_seconds, "evaluate": waited},
+            hosts=news.hosts,
+            retried=news.retried,
+            rehomed=news.rehomed,
+            restarted=news.restarted,
+        )
+        self._folder.rounds.append(record)
+        if pending.position is not None:
+            self._checkpoints.save(pending.position, self._ledger.superseded)
+        return record
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A round that is done but for its evaluation and its checkpoint."""
+
+    result: RoundResult
+    scores: Callable[[], list[Score]] | None
+    position: Position | None
+    upload_d_total: float
+
+
+def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}

@@ -1,0 +1,46 @@
+"""LoRA (Hu et al., ICLR 2022): a frozen weight W plus a trained product of two thin matrices."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+Target = Literal["attention", "mlp"]
+
+
+class LowRank(nn.Module):
+    """W -> W + alpha/rank * up @ down. It starts as the identity, since `up` starts at zero."""
+
+    def __init__(self, weight: Tensor, rank: int, alpha: float) -> None:
+        super().__init__()
+        rows, columns = weight.shape
+        self.down = nn.Parameter(torch.empty(rank, columns))
+        self.up = nn.Parameter(torch.zeros(rows, rank))
+        self.scale = alpha / rank
+        nn.init.normal_(self.down, std=columns**-0.5)
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """The adapted weight."""
+        return weight + self.scale * (self.up @ self.down)
+
+
+def add_lora(
+    model: nn.Module, rank: int, alpha: float, targets: tuple[Target, ...], trained: tuple[str, ...] = ()
+) -> None:
+    """Freeze a model but for the modules in `trained`, and give its attention and/or MLP weights adapters.
+
+    The stacked query, key and value weights of an attention layer share one adapter.
+    """
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    for name in trained:
+        model.get_submodule(name).requires_grad_(True)
+    for path, child in list(model.named_modules()):
+        if any(path == name or path.startswith(name + ".") for name in trained):
+            continue
+        # The stacked weight belongs to no module that is called, so only a parametrisation of it can adapt it.
+        if isinstance(child, nn.MultiheadAttention) and "attention" in targets:
+            parametrize.register_parametrization(child, "in_proj_weight", LowRank(child.in_proj_weight, rank, alpha))
+        elif type(child) is nn.Linear and "mlp" in targets:
+            parametrize.register_parametrization(child, "weight", LowRank(child.weight, rank, alpha))

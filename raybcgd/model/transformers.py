@@ -1,0 +1,95 @@
+"""Vision transformers (Dosovitskiy et al., ICLR 2021), torchvision's, on pictures of any size."""
+
+from typing import Any
+
+from pydantic import NonNegativeInt, PositiveInt
+from torch import Tensor, nn
+
+from raybcgd.errors import ConfigError
+from raybcgd.model.convolutional import image_shape
+from raybcgd.model.lora import Target, add_lora
+from raybcgd.model.pretrained import load_pretrained, read_weights
+from raybcgd.torchvision_ops import import_torchvision
+
+
+def vit_b_16(
+    input_shape: tuple[int, ...],
+    classes: int,
+    weights: str = "",
+    lora_rank: NonNegativeInt = 0,
+    lora_alpha: float = 16.0,
+    lora_targets: tuple[Target, ...] = ("attention",),
+) -> nn.Module:
+    """ViT-Base/16 on pictures resized to 224x224.
+
+    `weights` is a file (safetensors, or PyTorch's with tensors only) or "hub" for torchvision's ImageNet weights; the
+    head starts anew where its number of classes differs. With `lora_rank` only the head and adapters train.
+    """
+    _check_channels("vit_b_16", input_shape)
+    # Read first: building takes seconds that a wrong path should not cost.
+    state = read_weights(weights) if weights else {}
+    model: nn.Module = import_torchvision("models").vit_b_16(num_classes=classes)
+    if weights:
+        load_pretrained(model, state, weights)
+    return _finished(model, 224, lora_rank, lora_alpha, lora_targets)
+
+
+def vit_tiny(
+    input_shape: tuple[int, ...],
+    classes: int,
+    patch: NonNegativeInt = 0,
+    depth: PositiveInt = 12,
+    width: PositiveInt = 192,
+    heads: PositiveInt = 3,
+    lora_rank: NonNegativeInt = 0,
+    lora_alpha: float = 16.0,
+    lora_targets: tuple[Target, ...] = ("attention",),
+) -> nn.Module:
+    """ViT-Tiny (Touvron et al., ICML 2021) at the pictures' own size, with patches of 4 (2 on pictures under 16)."""
+    _check_channels("vit_tiny", input_shape)
+    if width % heads:
+        raise ConfigError(
+            f"model.options.width = {width} must be a multiple of model.options.heads = {heads}; change one of them"
+        )
+    side = max(input_shape[1:])
+    patch = patch or (4 if side >= 16 else 2)
+    side = -(-side // patch) * patch
+    model: nn.Module = import_torchvision("models").VisionTransformer(
+        image_size=side,
+        patch_size=patch,
+        num_layers=depth,
+        num_heads=heads,
+        hidden_dim=width,
+        mlp_dim=4 * width,
+        num_classes=classes,
+    )
+    return _finished(model, side, lora_rank, lora_alpha, lora_targets)
+
+
+def _check_channels(name: str, input_shape: tuple[int, ...]) -> None:
+    channels, _, _ = image_shape(name, input_shape, smallest=4)
+    if channels not in (1, 3):
+        raise ConfigError(
+            f'model.name = "{name}" takes pictures of 1 or 3 channels, and the data has {channels}; choose other data'
+        )
+
+
+def _finished(model: nn.Module, side: int, rank: int, alpha: float, targets: tuple[Target, ...]) -> nn.Module:
+    if rank:
+        add_lora(model, rank, alpha, targets, trained=("heads",))
+    # A hook keeps torchvision's names of the parameters, which a module around it would not.
+    model.register_forward_pre_hook(_Fit(side))
+    return model
+
+
+class _Fit:
+    """Brings pictures to the size and the three channels that the transformer expects, on their own device."""
+
+    def __init__(self, side: int) -> None:
+        self.side = side
+
+    def __call__(self, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
+        (x,) = inputs
+        if x.shape[-2:] != (self.side, self.side):
+            x = nn.functional.interpolate(x, (self.side, self.side), mode="bilinear", antialias=True)
+        return (x.expand(-1, 3, -1, -1),)

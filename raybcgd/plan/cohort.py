@@ -1,0 +1,65 @@
+"""Who takes part in a round and which block each uploads: a function of the seed and the round."""
+
+from typing import Annotated, Literal, NamedTuple, Self
+
+from pydantic import Field, model_validator
+
+from raybcgd.errors import ConfigError
+from raybcgd.randomness import stream
+from raybcgd.section import Section
+
+
+class CohortConfig(Section):
+    """`[cohort]`: the clients of a round."""
+
+    clients_per_block: Annotated[int, Field(ge=1)] | None = None
+    """K. A round samples N * K clients; methods without blocks sample the same number in all. 2 unless given."""
+    clients_per_round: Annotated[int, Field(ge=1)] | None = None
+    """S, in place of `clients_per_block`: dealt to the blocks as evenly as possible."""
+    weighting: Literal["uniform", "samples"] = "uniform"
+    """Whether every client counts the same in a mean, or as its number of samples."""
+    deadline_seconds: Annotated[float, Field(gt=0)] | None = None
+    """Clients that have not answered by then are dropped from the round; without it every client is waited for."""
+    on_client_error: Literal["stop", "drop"] = "stop"
+    """What happens when a client's own code or data fails: stop the run, or drop the client from the round."""
+
+    @model_validator(mode="after")
+    def _one_way_to_say_it(self) -> Self:
+        if self.clients_per_block is not None and self.clients_per_round is not None:
+            raise ValueError("give clients_per_block or clients_per_round, not both")
+        return self
+
+    def size(self, blocks: int, clients: int) -> int:
+        """S, checked against the numbers of blocks and clients."""
+        if self.clients_per_round is not None:
+            if self.clients_per_round < blocks:
+                raise ConfigError(
+                    f"cohort.clients_per_round = {self.clients_per_round} cannot cover {blocks} blocks; "
+                    f"raise it to at least {blocks} or lower blocks.count"
+                )
+            size, setting = self.clients_per_round, f"cohort.clients_per_round = {self.clients_per_round}"
+        else:
+            per_block = self.clients_per_block or 2
+            size = blocks * per_block
+            setting = f"cohort.clients_per_block = {per_block} with {blocks} blocks"
+        if size > clients:
+            raise ConfigError(
+                f"{setting} needs {size} clients a round, but data.partition.clients = {clients}; "
+                "lower the former or raise the latter"
+            )
+        return size
+
+
+class Member(NamedTuple):
+    """A client of a round and the block it uploads; None where the method has no blocks."""
+
+    client: int
+    block: int | None
+
+
+def draw_cohort(seed: int, round_index: int, clients: int, size: int, blocks: int | None) -> tuple[Member, ...]:
+    """`size` clients without replacement, dealt at random into `blocks` groups; in the order of their numbers."""
+    rng = stream(seed, "cohort", round_index)
+    chosen = rng.choice(clients, size=size, replace=False)
+    members = (Member(int(c), None if blocks is None else k % blocks) for k, c in enumerate(chosen))
+    return tuple(sorted(members))

@@ -1,0 +1,93 @@
+"""One record a round, from which the log file, the progress bar, the metrics and the reports all read."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from raybcgd.section import Section
+
+
+class Participant(Section):
+    """A client that took part in a round."""
+
+    client: int
+    block: int | None
+    """The block that it uploaded beside the shared one; None for methods that upload everything."""
+    seconds: float
+    loss: float
+    """Mean training loss over its local steps."""
+
+
+class Dropped(Section):
+    """A client that was sampled and whose upload did not count."""
+
+    client: int
+    block: int | None
+    reason: str
+
+
+class RoundRecord(Section):
+    """Everything about a round."""
+
+    round: int
+    phase: int = 0
+    accuracy: float | None
+    """On the test data, after the round; None where the round was not evaluated."""
+    loss: float | None
+    train_loss: float
+    """Mean over the participants of their loss during local training."""
+    lr: float
+    participants: tuple[Participant, ...]
+    dropped: tuple[Dropped, ...] = ()
+    upload_floats: int
+    upload_bytes: int
+    upload_d: float
+    """Mean upload of a sampled client, in units of d."""
+    upload_d_total: float
+    """The same, summed over all rounds so far."""
+    upload_floats_by_block: tuple[int, ...]
+    """The shared block last."""
+    download_floats: int
+    download_bytes: int
+    drift_diversity: tuple[float | None, ...]
+    """For every block, the shared one last."""
+    seconds: float
+    """The whole round."""
+    phase_seconds: dict[str, float]
+    hosts: int
+    retried: int = 0
+    """Jobs done again because their host was lost."""
+    rehomed: int = 0
+    """Clients that moved to another host."""
+    restarted: int = 0
+    """Hosts started in place of lost ones."""
+
+
+class RoundLog:
+    """`rounds.jsonl`: every round once, in order, each line written whole."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, record: RoundRecord) -> None:
+        """Add a round."""
+        line = (record.model_dump_json() + "\n").encode()
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
+
+    def __iter__(self) -> Iterator[RoundRecord]:
+        if self.path.exists():
+            for line in self.path.read_text().splitlines():
+                yield RoundRecord.model_validate_json(line)
+
+    def cut(self, rounds: int) -> None:
+        """Forget everything from round number `rounds` on: it will be done again."""
+        if not self.path.exists():
+            return
+        lines = self.path.read_bytes().split(b"\n")[:-1]
+        temporary = self.path.with_suffix(".part")
+        temporary.write_bytes(b"".join(line + b"\n" for line in lines[:rounds]))
+        temporary.replace(self.path)

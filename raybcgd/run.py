@@ -1,0 +1,160 @@
+"""Running an experiment: the function behind the command line and behind notebooks."""
+
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from raybcgd.config import Config
+from raybcgd.data.dataset import Dataset
+from raybcgd.errors import ConfigError
+from raybcgd.experiment import Experiment, RunFolder
+from raybcgd.model.flat import FlatModel
+from raybcgd.problem import Data, Problem, prepare
+from raybcgd.record.rounds import RoundRecord
+from raybcgd.server.local import LocalPool
+
+Observer = Callable[[RoundRecord], None]
+"""Called with every round's record as it comes."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run leaves behind."""
+
+    records: tuple[RoundRecord, ...]
+    summary: dict[str, Any]
+    model: nn.Module
+    """The trained model, on the CPU."""
+    folder: Path
+
+
+def run(
+    config: Config,
+    *,
+    module: nn.Module | None = None,
+    dataset: Dataset | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    observe: Observer | None = None,
+) -> RunResult:
+    """Run an experiment and return its records and its model.
+
+    A module and a data set of one's own are passed as objects; an algorithm of one's own goes into the config:
+    `Config(algorithm=Mine(lr=0.1))`. Files go to `out`, by default a new folder under `runs/`; with `resume` the run in
+    that folder goes on from its last checkpoint.
+    """
+    started = time.perf_counter()
+    problem, data = prepare(config, module, dataset)
+    folder = _open_folder(config, out, resume)
+    with ExitStack() as stack:
+        session = _session(problem, data, folder, resume, stack)
+        for record in session.records():
+            if observe is not None:
+                observe(record)
+        finals = session.final()
+    records = tuple(folder.rounds)
+    flat = FlatModel(problem.module(), problem.layout, problem.dtype, torch.device("cpu"))
+    _save_final(flat, finals, folder)
+    summary = summarise(problem, records, finals, time.perf_counter() - started)
+    folder.summary.write_text(json.dumps(summary, indent=2) + "\n")
+    flat.vector.copy_(torch.from_numpy(finals[0]))
+    return RunResult(records, summary, flat.module, folder.path)
+
+
+class _LocalRun:
+    """A run whose hosts are in this process."""
+
+    def __init__(self, problem: Problem, data: Data, folder: RunFolder, resume: bool) -> None:
+        self._problem = problem
+        self._experiment = Experiment(problem, data, folder, resume)
+        self._pool = LocalPool(problem, data, self._experiment.state_address)
+
+    def records(self) -> Iterator[RoundRecord]:
+        return self._experiment.run(self._pool)
+
+    def final(self) -> list[np.ndarray]:
+        return [model.numpy() for model in self._problem.config.algorithm.models(self._experiment.server)]
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+def _session(problem: Problem, data: Data, folder: RunFolder, resume: bool, stack: ExitStack) -> Any:
+    if problem.config.engine == "local":
+        session: Any = _LocalRun(problem, data, folder, resume)
+    else:
+        from raybcgd.server.coordinator import RayRun, cluster  # Ray takes a second to import
+
+        stack.enter_context(cluster(problem.config.hosts.address))
+        session = RayRun(problem, data, folder, resume)
+    stack.callback(session.close)
+    return session
+
+
+def _open_folder(config: Config, out: str | Path | None, resume: bool) -> RunFolder:
+    if out is None:
+        name = config.algorithm.name.replace("+", "_plus")
+        out = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+    folder = RunFolder(Path(out))
+    if not resume and folder.config.exists():
+        raise ConfigError(f"{out} already holds a run; choose another --out, or go on with `raybcgd resume {out}`")
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.config.write_text(config.to_toml())
+    return folder
+
+
+def _save_final(flat: FlatModel, models: list[np.ndarray], folder: RunFolder) -> None:
+    """The final weights by the names of the module's state dict; further models get a number in front."""
+    tensors = {}
+    for number, model in enumerate(models):
+        prefix = "" if number == 0 else f"model{number}."
+        named = flat.named(torch.from_numpy(model))
+        tensors.update({prefix + name: tensor.contiguous() for name, tensor in named.items()})
+    save_file(tensors, folder.final)
+
+
+def summarise(
+    problem: Problem, records: tuple[RoundRecord, ...], models: list[np.ndarray], seconds: float
+) -> dict[str, Any]:
+    """What one wants to know of a run at a glance."""
+    judged = [record for record in records if record.accuracy is not None]
+    accuracies = [record.accuracy for record in judged if record.accuracy is not None]
+    tail = accuracies[-max(1, len(accuracies) // 10) :]
+    digest = hashlib.sha256()
+    for model in models:
+        digest.update(np.ascontiguousarray(model).data)
+    return {
+        "algorithm": problem.config.algorithm.name,
+        "rounds": len(records),
+        "final_accuracy": accuracies[-1] if accuracies else None,
+        "best_accuracy": max(accuracies, default=None),
+        "last_tenth_accuracy": float(np.mean(tail)) if tail else None,
+        "final_loss": judged[-1].loss if judged else None,
+        "parameters": problem.layout.size,
+        "upload_d": records[-1].upload_d_total if records else 0.0,
+        "upload_floats": sum(record.upload_floats for record in records),
+        "upload_bytes": sum(record.upload_bytes for record in records),
+        "download_floats": sum(record.download_floats for record in records),
+        "download_bytes": sum(record.download_bytes for record in records),
+        "seconds": seconds,
+        "round_seconds_median": float(np.median([record.seconds for record in records])) if records else None,
+        "sha256": digest.hexdigest(),
+        "stack": problem.stack,
+        "versions": {
+            "raybcgd": version("raybcgd"),
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("torch", "numpy", "ray")},
+        },
+    }

@@ -1,0 +1,149 @@
+"""[Ray] The coordinator actor, and the driver's side of it: joining a cluster, and starting it again when it dies."""
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from ray.exceptions import RayActorError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from raybcgd.errors import ConfigError, RunError
+from raybcgd.experiment import Experiment, RunFolder
+from raybcgd.problem import Data, Problem
+from raybcgd.record.rounds import RoundRecord
+from raybcgd.server.pool import RayPool
+
+_CONNECT_SECONDS = 5.0
+
+
+@ray.remote(num_cpus=0, max_restarts=0)
+class Coordinator:
+    """Samples clients and blocks, reduces uploads, keeps the server's state, the log and the checkpoints."""
+
+    def __init__(self, problem: Problem, data: list[Any], folder: str, resume: bool) -> None:
+        torch.set_num_threads(1)
+        self._problem = problem
+        (self._data_ref,) = data
+        self._data: Data = ray.get(self._data_ref)
+        self._experiment = Experiment(problem, self._data, RunFolder(Path(folder)), resume)
+
+    def start(self) -> int:
+        """How many rounds are already done."""
+        return self._experiment.done
+
+    def run(self) -> Iterator[RoundRecord]:
+        """Do the rounds that are left, yielding a record for each."""
+        pool = RayPool(self._problem, self._data_ref, self._data.partitions[0].sizes, self._experiment.state_address)
+        try:
+            yield from self._experiment.run(pool)
+        finally:
+            pool.close()
+
+    def final(self) -> list[np.ndarray]:
+        """The models to keep."""
+        return [model.numpy() for model in self._problem.config.algorithm.models(self._experiment.server)]
+
+
+@contextlib.contextmanager
+def cluster(address: str | None) -> Iterator[None]:
+    """Join the Ray cluster at an address, or start one on this machine and end it afterwards."""
+    if ray.is_initialized():
+        yield
+        return
+    address = address or os.environ.get("RAY_ADDRESS")
+    if address and address not in ("auto", "local"):
+        _check_reachable(address)
+    try:
+        ray.init(
+            address=address,
+            include_dashboard=None if address else False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=False,
+        )
+    except ConnectionError as error:
+        raise ConfigError(f"hosts.address = {address!r}: no Ray cluster answers there ({error}); start one, or unset it")
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    # Ray itself retries a dead address for minutes.
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"hosts.address = {address!r}: no Ray cluster answers there ({error}); start one, or unset hosts.address "
+            "and RAY_ADDRESS for a local one"
+        ) from None
+
+
+class RayRun:
+    """The driver's view of a run on Ray: records as they come, across deaths of the coordinator."""
+
+    def __init__(self, problem: Problem, data: Data, folder: RunFolder, resume: bool) -> None:
+        self._problem, self._folder, self._resume = problem, folder, resume
+        self._data_ref = ray.put(data)
+        self._coordinator: Any = None
+
+    def records(self) -> Iterator[RoundRecord]:
+        """Every round's record. A round that was done again after a death comes again."""
+        furthest, deaths = -1, 0
+        while True:
+            try:
+                self._start()
+                for ref in self._coordinator.run.remote():
+                    record: RoundRecord = ray.get(ref)
+                    if record.round > furthest:
+                        furthest, deaths = record.round, 0
+                    yield record
+                return
+            except RayTaskError as error:
+                raise _ours(error) from None
+            except RayActorError as error:
+                deaths += 1
+                if deaths > self._problem.config.hosts.max_retries:
+                    raise RunError(
+                        f"the coordinator died {deaths} times without finishing another round: {_last_line(error)}"
+                    ) from None
+                self._resume = True
+
+    def _start(self) -> None:
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        options = Coordinator.options(scheduling_strategy=here)  # type: ignore[attr-defined]
+        self._coordinator = options.remote(
+            self._problem, [self._data_ref], str(self._folder.path.absolute()), self._resume
+        )
+        ray.get(self._coordinator.start.remote())
+
+    def final(self) -> list[np.ndarray]:
+        """The models to keep."""
+        models: list[np.ndarray] = ray.get(self._coordinator.final.remote())
+        return models
+
+    def close(self) -> None:
+        """End the coordinator, and with it all hosts."""
+        if self._coordinator is not None:
+            ray.kill(self._coordinator)
+            self._coordinator = None
+
+
+def _ours(error: RayTaskError) -> Exception:
+    cause = getattr(error, "cause", error)
+    if isinstance(cause, (RunError, ConfigError)):
+        return type(cause)(str(cause))
+    return error
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[-1].strip()

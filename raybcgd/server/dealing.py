@@ -1,0 +1,104 @@
+"""Dealing a round's jobs to hosts: largest first, to a client's home unless that host would be the bottleneck."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from raybcgd.client.host import Job
+
+_SLACK = 0.05
+"""A client stays at home while that makes its host at most this share of a fair load busier than the idlest."""
+_CHUNK_SECONDS = 0.05
+"""Less work than this in one call would be spent on calling."""
+
+
+class Times:
+    """Predicted seconds of clients' work, from what was measured."""
+
+    def __init__(self) -> None:
+        self._measured: dict[int, float] = {}
+        self._per_step: float | None = None
+
+    def predict(self, client: int, steps: int) -> float:
+        """Seconds for a client; before anything was measured, its steps, which are right up to a factor."""
+        if client in self._measured:
+            return self._measured[client]
+        return steps * (self._per_step if self._per_step is not None else 1.0)
+
+    def measured(self, client: int, steps: int, seconds: float) -> None:
+        """Remember how long a client took, smoothing out noise."""
+        old = self._measured.get(client)
+        self._measured[client] = seconds if old is None else 0.5 * old + 0.5 * seconds
+        rate = seconds / steps
+        self._per_step = rate if self._per_step is None else 0.9 * self._per_step + 0.1 * rate
+
+    @property
+    def known(self) -> bool:
+        """Whether predictions are in seconds already."""
+        return self._per_step is not None
+
+
+class Deal:
+    """The jobs of a round that have not been handed out, each in the queue of a host."""
+
+    def __init__(self, hosts: Iterable[int], fixed: bool, stack: int) -> None:
+        self._queues: dict[int, deque[tuple[Job, float]]] = {host: deque() for host in hosts}
+        self._fixed = fixed
+        self._least = max(stack, 1)
+        self._fair = 0.0
+
+    def place(self, jobs: Sequence[Job], seconds: Sequence[float], homes: dict[int, int]) -> int:
+        """Queue jobs, largest first, and update the clients' homes. Returns how many clients moved."""
+        loads = {host: sum(s for _, s in queue) for host, queue in self._queues.items()}
+        self._fair = (sum(loads.values()) + sum(seconds)) / len(self._queues)
+        moved = 0
+        order = sorted(range(len(jobs)), key=lambda k: (-seconds[k], jobs[k].client))
+        for k in order:
+            job, cost = jobs[k], seconds[k]
+            idlest = min(loads, key=lambda host: (loads[host], host))
+            home = homes.get(job.client)
+            stays = home in loads and (self._fixed or loads[home] <= loads[idlest] + _SLACK * self._fair)
+            host = home if stays and home is not None else idlest
+            moved += home is not None and home != host
+            homes[job.client] = host
+            loads[host] += cost
+            self._queues[host].append((job, cost))
+        return moved
+
+    def join(self, host: int) -> None:
+        """A new host can take work."""
+        self._queues.setdefault(host, deque())
+
+    def leave(self, host: int) -> list[Job]:
+        """A host is gone; its jobs come back."""
+        return [job for job, _ in self._queues.pop(host, ())]
+
+    def next_chunk(self, host: int, in_seconds: bool) -> list[Job]:
+        """The next jobs for a host, its own or, when it has none left, some of the busiest host's.
+
+        Chunks shrink towards the end of the round, so that hosts finish together.
+        """
+        queue = self._queues[host]
+        if queue:
+            aim = max(sum(s for _, s in queue) / 3, _CHUNK_SECONDS if in_seconds else 0.0)
+            return self._pop(queue, aim, from_front=True)
+        if self._fixed:
+            return []
+        busiest = max(self._queues.values(), key=lambda q: sum(s for _, s in q))
+        left = sum(s for _, s in busiest)
+        if len(busiest) <= self._least or (in_seconds and left < _CHUNK_SECONDS):
+            return []
+        return self._pop(busiest, left / 3, from_front=False)
+
+    def _pop(self, queue: deque[tuple[Job, float]], aim: float, from_front: bool) -> list[Job]:
+        chunk: list[Job] = []
+        load = 0.0
+        while queue and (len(chunk) < self._least or load < aim):
+            job, cost = queue.popleft() if from_front else queue.pop()
+            chunk.append(job)
+            load += cost
+        return chunk
+
+    @property
+    def left(self) -> int:
+        """Jobs that have not been handed out."""
+        return sum(len(queue) for queue in self._queues.values())

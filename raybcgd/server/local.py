@@ -1,0 +1,45 @@
+"""The hosts in this process: one, on which everything happens in turn."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+
+from raybcgd.client.host import ClientHost, Job, Orders, Outcome
+from raybcgd.problem import Data, Problem
+from raybcgd.server.evaluate import Piece, Score
+from raybcgd.server.round import PoolNews
+
+
+class LocalPool:
+    """A pool of one host in this process. Single-threaded, as hosts are, so that the bits are theirs."""
+
+    def __init__(self, problem: Problem, data: Data, state_address: str) -> None:
+        self._threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        self._host = ClientHost(problem, data, state_address, torch.device("cpu"))
+        self._chunk = problem.stack or 1
+
+    def train(
+        self, jobs: Sequence[Job], down: Mapping[str, np.ndarray], orders: Orders, deadline: float | None
+    ) -> Iterator[Outcome]:
+        """Do the jobs one stack after another, until the deadline."""
+        started = time.monotonic()
+        for start in range(0, len(jobs), self._chunk):
+            if deadline is not None and time.monotonic() - started > deadline:
+                return
+            yield from self._host.train(jobs[start : start + self._chunk], down, orders)
+
+    def evaluate(self, models: Sequence[np.ndarray], parts: Sequence[Piece]) -> Callable[[], list[Score]]:
+        """Judge models, now."""
+        scores = [self._host.evaluate(part, models[part.model]) for part in parts]
+        return lambda: scores
+
+    def news(self) -> PoolNews:
+        """One host, to which nothing happens."""
+        return PoolNews(hosts=1)
+
+    def close(self) -> None:
+        """Give torch its threads back."""
+        torch.set_num_threads(self._threads)

@@ -1,0 +1,100 @@
+"""How many client hosts run, what each asks for, and what it may hold: settings and plain arithmetic."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field, field_validator
+
+from raybcgd.errors import ConfigError
+from raybcgd.section import Section
+
+
+class HostsConfig(Section):
+    """`[hosts]`: the processes that train clients."""
+
+    num_gpus: Annotated[float, Field(ge=0)] = 0.25
+    """The fraction of a GPU that a host asks for. Where the cluster has no GPU, hosts ask for a CPU instead."""
+    num_cpus: Annotated[float, Field(ge=0)] | None = None
+    """The CPUs that a host asks for; unless given, 1 for a host without a GPU and 0 for one with."""
+    device: Literal["auto", "gpu", "cpu"] = "auto"
+    """`auto` uses GPUs if the cluster has any at the start, `gpu` waits for them, `cpu` leaves them alone."""
+    count: Annotated[int, Field(ge=1)] | None = None
+    """Hosts to run; as many as the cluster can hold unless given, but not more than a round has clients."""
+    clients_per_host: Annotated[int, Field(ge=1)] | None = None
+    """Clients homed on a host; 1 gives every client an actor of its own."""
+    state_memory_mb: Annotated[float, Field(ge=0)] = 2048.0
+    """Client states that a host keeps in memory; the others stay on disk."""
+    max_retries: Annotated[int, Field(ge=0)] = 5
+    """How often work that was lost with its host is done again before the run stops."""
+    start_timeout_seconds: Annotated[float, Field(gt=0)] = 300.0
+    """How long the run waits for a host to come up when it has none."""
+    address: str | None = None
+    """The Ray cluster to join; unless given, that of RAY_ADDRESS, else a new one on this machine."""
+
+    @field_validator("num_gpus")
+    @classmethod
+    def _whole_above_one(cls, value: float) -> float:
+        if value > 1 and value != int(value):
+            raise ValueError("above 1 it must be a whole number of GPUs; use a fraction such as 0.25, or 1, 2, …")
+        return value
+
+
+class HostNeeds(NamedTuple):
+    """What one host asks Ray for."""
+
+    num_gpus: float
+    num_cpus: float
+
+    def capacity(self, node: Mapping[str, float]) -> int:
+        """How many such hosts fit on a node with these resources."""
+        most = [int(node.get("CPU", 0) / self.num_cpus + 1e-9)] if self.num_cpus else []
+        if self.num_gpus >= 1:
+            most.append(int(node.get("GPU", 0) / self.num_gpus))
+        elif self.num_gpus:
+            # A fraction never spans two GPUs: seven hosts of 0.3 do not fit on two of them.
+            most.append(int(node.get("GPU", 0)) * int(1 / self.num_gpus + 1e-9))
+        return min(most) if most else 10**6
+
+
+def host_needs(config: HostsConfig, nodes: Sequence[Mapping[str, float]]) -> HostNeeds:
+    """What a host asks for on a cluster of these nodes."""
+    gpus_there = any(node.get("GPU", 0) > 0 for node in nodes)
+    on_gpu = config.num_gpus > 0 and (config.device == "gpu" or (config.device == "auto" and gpus_there))
+    cpus = config.num_cpus if config.num_cpus is not None else (0.0 if on_gpu else 1.0)
+    return HostNeeds(config.num_gpus if on_gpu else 0.0, cpus)
+
+
+def host_count(
+    config: HostsConfig, needs: HostNeeds, nodes: Sequence[Mapping[str, float]], cohort: int, clients: int
+) -> int:
+    """How many hosts to run on a cluster of these nodes; a clear error where what is asked for does not fit."""
+    room = sum(needs.capacity(node) for node in nodes)
+    wanted = config.count
+    setting = f"hosts.count = {wanted}"
+    if config.clients_per_host is not None:
+        wanted = -(-clients // config.clients_per_host)
+        setting = f"hosts.clients_per_host = {config.clients_per_host} with {clients} clients"
+    if room == 0:
+        raise ConfigError(
+            f"no host fits: each asks for {_words(needs)} (hosts.num_gpus, hosts.num_cpus), and the cluster has "
+            f"{_cluster(nodes)}; lower them"
+        )
+    if wanted is None:
+        return min(room, cohort)
+    if wanted > room:
+        raise ConfigError(
+            f"{setting} asks for {wanted} hosts of {_words(needs)} each, but the cluster holds {room}: it has "
+            f"{_cluster(nodes)}; lower hosts.num_gpus, hosts.num_cpus or the number of hosts"
+        )
+    return wanted
+
+
+def _words(needs: HostNeeds) -> str:
+    parts = [f"{needs.num_gpus:g} GPU"] if needs.num_gpus else []
+    parts += [f"{needs.num_cpus:g} CPU"] if needs.num_cpus else []
+    return " and ".join(parts) or "nothing"
+
+
+def _cluster(nodes: Sequence[Mapping[str, float]]) -> str:
+    each = [f"{node.get('CPU', 0):g} CPU and {node.get('GPU', 0):g} GPU" for node in nodes]
+    return f"{len(nodes)} node{'s' if len(nodes) != 1 else ''} with {', '.join(each)}"

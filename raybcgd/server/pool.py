@@ -1,0 +1,262 @@
+"""[Ray] The pool of client hosts: starts them, homes clients on them, hands out work, and does lost work again."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import ray
+from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, ObjectLostError, RayActorError
+
+from raybcgd.client.actor import HostActor, HostPlace
+from raybcgd.client.host import Job, Orders, Outcome
+from raybcgd.errors import RunError
+from raybcgd.problem import Problem
+from raybcgd.server.dealing import Deal, Times
+from raybcgd.server.evaluate import Piece, Score
+from raybcgd.server.placement import HostNeeds, host_count, host_needs
+from raybcgd.server.round import PoolNews
+
+log = logging.getLogger(__name__)
+
+_LOST = (RayActorError, ActorUnavailableError, ActorUnschedulableError, ObjectLostError)
+_IN_FLIGHT = 2
+"""Calls waiting at a host, so that it never waits for the coordinator."""
+_LOOK_SECONDS = 1.0
+"""How often the pool looks for nodes that have joined."""
+
+
+@dataclass
+class _Host:
+    actor: Any
+    ready: Any
+    place: HostPlace | None = None
+    calls: dict[Any, list[Job]] = field(default_factory=dict)
+
+
+class RayPool:
+    """Client hosts on a Ray cluster."""
+
+    def __init__(self, problem: Problem, data: Any, samples: np.ndarray, state_address: str) -> None:
+        self._problem, self._data, self._state_address = problem, data, state_address
+        self._samples = samples
+        self._config = problem.config.hosts
+        nodes = _nodes()
+        self._needs: HostNeeds = host_needs(self._config, nodes)
+        self._wanted = host_count(self._config, self._needs, nodes, problem.cohort_size, problem.clients)
+        self._hosts: dict[int, _Host] = {}
+        self._number = 0
+        self._homes: dict[int, int] = {}
+        self._times = Times()
+        self._counts: Counter[str] = Counter()
+        self._failed_starts = 0
+        self._looked = time.monotonic()
+        for _ in range(self._wanted):
+            self._start_host()
+        self._await_host()
+
+    # Hosts
+
+    def _start_host(self) -> None:
+        options = HostActor.options(  # type: ignore[attr-defined]
+            num_gpus=self._needs.num_gpus, num_cpus=self._needs.num_cpus, scheduling_strategy="SPREAD"
+        )
+        actor = options.remote(self._problem, self._data, self._state_address)
+        self._hosts[self._number] = _Host(actor, actor.place.remote())
+        self._number += 1
+
+    def _up(self) -> list[int]:
+        return [number for number, host in self._hosts.items() if host.place is not None]
+
+    def _starting(self) -> dict[Any, int]:
+        return {host.ready: number for number, host in self._hosts.items() if host.place is None}
+
+    def _await_host(self) -> None:
+        """Wait until at least one host is up."""
+        deadline = time.monotonic() + self._config.start_timeout_seconds
+        while not self._up():
+            starting = self._starting()
+            left = deadline - time.monotonic()
+            done, _ = ray.wait(list(starting), timeout=max(0.0, left))
+            if not done:
+                raise RunError(
+                    f"no host came up within hosts.start_timeout_seconds = {self._config.start_timeout_seconds:g}; "
+                    f"the cluster has {ray.cluster_resources()}"  # type: ignore[no-untyped-call]
+                )
+            for ref in done:
+                self._started(starting[ref])
+
+    def _started(self, number: int) -> bool:
+        """Take in a host that has answered; start another one where it has died instead."""
+        host = self._hosts[number]
+        try:
+            host.place = ray.get(host.ready)
+            self._failed_starts = 0
+            return True
+        except _LOST as error:
+            self._failed_starts += 1
+            if self._failed_starts > self._config.max_retries:
+                raise RunError(f"hosts cannot be started: {_cause(error)}") from None
+            self._replace(number)
+            return False
+
+    def _replace(self, number: int) -> list[Job]:
+        """Forget a lost host, start another one, and give back the jobs that were with it."""
+        host = self._hosts.pop(number)
+        self._counts["restarted"] += 1
+        self._start_host()
+        return [job for jobs in host.calls.values() for job in jobs]
+
+    def _look_for_nodes(self) -> None:
+        """Start more hosts where nodes have joined the cluster."""
+        if self._config.count is not None or time.monotonic() - self._looked < _LOOK_SECONDS:
+            return
+        self._looked = time.monotonic()
+        room = sum(self._needs.capacity(node) for node in _nodes())
+        limit = self._problem.cohort_size if self._config.clients_per_host is None else self._wanted
+        for _ in range(min(room, limit) - len(self._hosts)):
+            self._start_host()
+
+    # Training
+
+    def train(
+        self, jobs: Sequence[Job], down: Mapping[str, np.ndarray], orders: Orders, deadline: float | None
+    ) -> Iterator[Outcome]:
+        """Have all jobs done on the hosts and yield outcomes as they come."""
+        self._look_for_nodes()
+        for host in self._hosts.values():
+            host.calls.clear()  # left over from a round that met its deadline
+        end = None if deadline is None else time.monotonic() + deadline
+        self._await_host()
+        down_ref = ray.put(dict(down))
+        deal = Deal(self._up(), self._config.clients_per_host is not None, self._problem.stack)
+        self._place(deal, jobs)
+        attempts: Counter[int] = Counter()
+        open_jobs = {job.client for job in jobs}
+        while open_jobs:
+            self._hand_out(deal, down_ref, orders)
+            calls = {ref: number for number in self._up() for ref in self._hosts[number].calls}
+            starting = self._starting()
+            done, _ = ray.wait([*calls, *starting], timeout=None if end is None else max(0.0, end - time.monotonic()))
+            if not done:
+                return
+            for ref in done:
+                if ref in starting:
+                    if self._started(starting[ref]):
+                        deal.join(starting[ref])
+                    continue
+                number = calls[ref]
+                if number not in self._hosts:
+                    continue
+                try:
+                    outcomes: list[Outcome] = ray.get(ref)
+                except _LOST as error:
+                    self._redo(number, deal, attempts, orders, error)
+                    continue
+                del self._hosts[number].calls[ref]
+                for outcome in outcomes:
+                    self._note(outcome, orders)
+                    open_jobs.discard(outcome.client)
+                    yield outcome
+
+    def _place(self, deal: Deal, jobs: Sequence[Job]) -> None:
+        seconds = [self._times.predict(job.client, self._steps(job.client)) for job in jobs]
+        self._counts["rehomed"] += deal.place(jobs, seconds, self._homes)
+
+    def _hand_out(self, deal: Deal, down_ref: Any, orders: Orders) -> None:
+        for _ in range(_IN_FLIGHT):
+            for number in self._up():
+                host = self._hosts[number]
+                if len(host.calls) >= _IN_FLIGHT:
+                    continue
+                chunk = deal.next_chunk(number, self._times.known)
+                if not chunk:
+                    continue
+                for job in chunk:
+                    self._counts["rehomed"] += self._homes.get(job.client) != number
+                    self._homes[job.client] = number
+                host.calls[host.actor.train.remote(chunk, down_ref, orders)] = chunk
+
+    def _redo(self, number: int, deal: Deal, attempts: Counter[int], orders: Orders, error: Exception) -> None:
+        """A host is lost: queue its unfinished jobs on the others."""
+        lost = self._replace(number)
+        self._counts["retried"] += len(lost)
+        attempts.update(job.client for job in lost)
+        worst = max(lost, key=lambda job: attempts[job.client], default=None)
+        if worst is not None and attempts[worst.client] > self._config.max_retries:
+            raise RunError(
+                f"the work of client {worst.client} in round {orders.round_index} was lost "
+                f"{attempts[worst.client]} times with its host, more than hosts.max_retries = "
+                f"{self._config.max_retries}: {_cause(error)}"
+            )
+        waiting = deal.leave(number)
+        self._await_host()
+        for up in self._up():
+            deal.join(up)
+        self._place(deal, [*lost, *waiting])
+
+    def _note(self, outcome: Outcome, orders: Orders) -> None:
+        if outcome.error is None:
+            self._times.measured(outcome.client, self._steps(outcome.client), outcome.seconds)
+
+    def _steps(self, client: int) -> int:
+        return self._problem.config.local.num_steps(int(self._samples[client]))
+
+    # Evaluation
+
+    def evaluate(self, models: Sequence[np.ndarray], parts: Sequence[Piece]) -> Callable[[], list[Score]]:
+        """Start judging models on the hosts, ahead of the next round's work; the function returned waits for it."""
+        self._await_host()
+        models_ref = ray.put(list(models))
+        hosts = self._up()
+        share = -(-len(parts) // len(hosts))
+        calls = []
+        for k, number in enumerate(hosts):
+            mine = parts[k * share : (k + 1) * share]
+            if mine:
+                calls.append((mine, self._hosts[number].actor.evaluate.remote(mine, models_ref)))
+        return lambda: [score for mine, ref in calls for score in self._scores(mine, ref, models_ref)]
+
+    def _scores(self, parts: Sequence[Piece], ref: Any, models_ref: Any) -> list[Score]:
+        for attempt in range(self._config.max_retries + 1):
+            try:
+                scores: list[Score] = ray.get(ref)
+                return scores
+            except _LOST as error:
+                last = error
+            self._drop_dead()
+            self._await_host()
+            up = self._up()
+            ref = self._hosts[up[attempt % len(up)]].actor.evaluate.remote(parts, models_ref)
+        raise RunError(f"the evaluation was lost with its host more than hosts.max_retries times: {_cause(last)}")
+
+    def _drop_dead(self) -> None:
+        """Replace hosts that have died while nobody was waiting for them."""
+        for number in self._up():
+            try:
+                ray.get(self._hosts[number].actor.place.remote())
+            except _LOST:
+                self._replace(number)
+
+    def news(self) -> PoolNews:
+        """Hosts that are up, and what happened since the last call."""
+        counts, self._counts = self._counts, Counter()
+        return PoolNews(len(self._up()), counts["retried"], counts["rehomed"], counts["restarted"])
+
+    def close(self) -> None:
+        """Let all hosts go."""
+        for host in self._hosts.values():
+            ray.kill(host.actor)
+        self._hosts.clear()
+
+
+def _nodes() -> list[dict[str, float]]:
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+
+
+def _cause(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).strip().split("\n") if line.strip()]
+    return lines[-1] if lines else type(error).__name__

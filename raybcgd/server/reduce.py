@@ -1,0 +1,150 @@
+"""Adding up uploads: in client order whatever the order of arrival, each coordinate over the clients that sent it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raybcgd.algorithms.api import Algorithm, Reduction, Travel, declared
+from raybcgd.client.work import LocalTask
+from raybcgd.errors import RunError
+from raybcgd.plan.cohort import Member
+from raybcgd.wire.upload import Slices, Wire, take
+
+
+class Expected(NamedTuple):
+    """What the server knows of a member's work before its upload arrives."""
+
+    member: Member
+    steps: int
+    weight: float
+
+
+class Reduced(NamedTuple):
+    """The sums and means of a round."""
+
+    total: Any
+    """The algorithm's terms: a mean, or a sum where declared so, over the clients that sent a coordinate."""
+    uncovered: Slices
+    """Coordinates that nobody sent."""
+    drift_diversity: tuple[float | None, ...]
+    """Sum of |m_i|^2 over |sum of m_i|^2 for every block, the shared one last; None where nothing moved."""
+
+
+class Reducer:
+    """Collects the uploads of one round."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        wire: Wire,
+        down: Any,
+        lr: float,
+        trained: Tensor | None,
+        expected: Sequence[Expected],
+    ) -> None:
+        self._algorithm, self._wire, self._down, self._lr, self._trained = algorithm, wire, down, lr, trained
+        self._expected = list(expected)
+        self._next = 0
+        self._waiting: dict[int, np.ndarray | None] = {}
+        self._fields = declared(algorithm.terms_type)
+        self._sums = {
+            field.name: torch.zeros(1 if field.travel is Travel.SCALAR else wire.layout.size, dtype=wire.dtype)
+            for field in self._fields
+        }
+        self._weights = np.zeros(len(wire.layout.blocks) + 1)
+        self._weight = 0.0
+        self._squares = np.zeros(len(wire.layout.blocks) + 1)
+        self._derives = type(algorithm).terms is not Algorithm.terms
+        self._known: dict[int | None, tuple[Any, Tensor | None]] = {}
+
+    def add(self, client: int, payload: np.ndarray | None) -> None:
+        """Take an upload (None for a client that was dropped) and add up whatever is now next in order."""
+        self._waiting[client] = payload
+        while self._next < len(self._expected):
+            expected = self._expected[self._next]
+            if expected.member.client not in self._waiting:
+                return
+            ready = self._waiting.pop(expected.member.client)
+            if ready is not None:
+                self._fold(expected, ready)
+            self._next += 1
+
+    def _fold(self, expected: Expected, payload: np.ndarray) -> None:
+        (client, block), wire = expected.member, self._wire
+        terms = wire.decode(payload, block)
+        if self._derives:
+            down, trained = self._knowledge(block)
+            terms = self._algorithm.terms(terms, down, LocalTask(expected.steps, self._lr, trained))
+        for field in self._fields:
+            values = getattr(terms, field.name)
+            if not torch.isfinite(values.sum()) and not bool(torch.isfinite(values).all()):
+                where = "" if block is None else f" for block {block}"
+                raise RunError(
+                    f"client {client} uploaded values{where} that are not finite; lower algorithm.lr "
+                    "(the last good checkpoint is kept)"
+                )
+            weight = 1.0 if field.reduction is Reduction.SUM else expected.weight
+            accumulator, start = self._sums[field.name], 0
+            for s in wire.slices(field.travel, block) or (slice(0, 1),):
+                length = s.stop - s.start
+                accumulator[s].add_(values[start : start + length], alpha=weight)
+                start += length
+        self._weight += expected.weight
+        self._measure(getattr(terms, self._fields[0].name), block, expected.weight)
+
+    def _knowledge(self, block: int | None) -> tuple[Any, Tensor | None]:
+        """The broadcast and the mask of parameters on a group's coordinates; all clients of the group share them."""
+        if block not in self._known:
+            slices = self._wire.coordinates(block)
+            down = type(self._down)(*(take(vector, slices) for vector in self._down))
+            self._known[block] = (down, None if self._trained is None else take(self._trained, slices))
+        return self._known[block]
+
+    def _measure(self, values: Tensor, block: int | None, weight: float) -> None:
+        start = 0
+        for number, part in enumerate((*self._wire.layout.blocks, self._wire.layout.shared)):
+            sent = block is None or number in (block, len(self._wire.layout.blocks))
+            if sent and part.size:
+                piece = values[start : start + part.size]
+                self._squares[number] += float(torch.dot(piece, piece)) * weight**2
+                self._weights[number] += weight
+                start += part.size
+
+    def result(self) -> Reduced:
+        """The round's sums and means, once every expected client has been added or dropped."""
+        if self._next != len(self._expected):
+            raise AssertionError(f"{len(self._expected) - self._next} uploads are still missing")
+        layout = self._wire.layout
+        parts = [(number, part) for number, part in enumerate((*layout.blocks, layout.shared)) if part.size]
+        diversity: list[float | None] = [None] * (len(layout.blocks) + 1)
+        for number, part in parts:
+            moved = self._sums[self._fields[0].name][part.slice]
+            square = float(torch.dot(moved, moved))
+            diversity[number] = float(self._squares[number]) / square if square > 0 else None
+        for field in self._fields:
+            if field.reduction is Reduction.SUM:
+                continue
+            if field.travel in (Travel.WHOLE, Travel.SCALAR):
+                self._sums[field.name] /= self._weight or 1.0
+            else:
+                for number, part in parts:
+                    self._sums[field.name][part.slice] /= self._weights[number] or 1.0
+        uncovered = tuple(part.slice for number, part in parts if self._weights[number] == 0)
+        return Reduced(self._algorithm.terms_type(**self._sums), uncovered, tuple(diversity))
+
+
+def keep_uncovered(before: Any, after: Any, uncovered: Slices, size: int) -> Any:
+    """The server's new state, with every coordinate that nobody uploaded as it was."""
+    if not uncovered:
+        return after
+    kept: Mapping[str, Any] = after._asdict()
+    for name, old in before._asdict().items():
+        if isinstance(old, Tensor) and old.dim() and old.shape[-1] == size:
+            vector = kept[name].clone()
+            for s in uncovered:
+                vector[..., s] = old[..., s]
+            kept = {**kept, name: vector}
+    return type(after)(**kept)

@@ -1,0 +1,1 @@
+"""What travels: declared uploads become slices and bytes."""

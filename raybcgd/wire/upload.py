@@ -1,0 +1,141 @@
+"""A declared upload as slices of the flat vector and as bytes: sliced, encoded, decoded and counted in one place."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raybcgd.algorithms.api import Algorithm, Declared, Travel, declared
+from raybcgd.model.blocks import BlockLayout
+from raybcgd.wire.codecs import Codec, Raw
+
+Slices = tuple[slice, ...]
+
+
+def take(vector: Tensor, slices: Slices) -> Tensor:
+    """The coordinates of some slices, side by side; a view where that is possible."""
+    if len(slices) == 1:
+        return vector[..., slices[0]]
+    return torch.cat([vector[..., s] for s in slices], dim=-1)
+
+
+def put(vector: Tensor, slices: Slices, values: Tensor) -> None:
+    """Write values that lie side by side back to the slices that they came from."""
+    start = 0
+    for s in slices:
+        vector[..., s] = values[..., start : start + s.stop - s.start]
+        start += s.stop - s.start
+
+
+def length(slices: Slices) -> int:
+    """The number of coordinates in some slices."""
+    return sum(s.stop - s.start for s in slices)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one upload cost, or the sum of several."""
+
+    floats: int
+    bytes: int
+    by_block: tuple[int, ...]
+    """Floats of each block, the shared one last."""
+
+
+class Wire:
+    """The wire format of one algorithm on one layout."""
+
+    def __init__(self, algorithm: Algorithm, layout: BlockLayout, codec: Codec, dtype: torch.dtype) -> None:
+        self.layout, self.codec, self.dtype = layout, codec, dtype
+        self._type = algorithm.upload_type
+        self._fields = declared(self._type)
+        self._down = declared(algorithm.Down)
+        self._raw = Raw()
+
+    def slices(self, travel: Travel, block: int | None) -> Slices:
+        """The coordinates that a field carries for a client of a group; every coordinate where there are no groups."""
+        if travel is Travel.SCALAR:
+            return ()
+        if travel is Travel.SHARED:
+            return (self.layout.shared.slice,) if self.layout.shared.size else ()
+        if travel is Travel.WHOLE or block is None:
+            return (slice(0, self.layout.size),)
+        return self.layout.own(block)
+
+    def coordinates(self, block: int | None) -> Slices:
+        """The coordinates of the widest field of an upload: those on which the server can know anything."""
+        travels = {field.travel for field in self._fields}
+        widest = next((travel for travel in (Travel.WHOLE, Travel.OWN, Travel.SHARED) if travel in travels), None)
+        return () if widest is None else self.slices(widest, block)
+
+    def _length(self, field: Declared, block: int | None) -> int:
+        return 1 if field.travel is Travel.SCALAR else length(self.slices(field.travel, block))
+
+    def _codec(self, field: Declared) -> Codec:
+        return self._raw if field.travel is Travel.SCALAR else self.codec
+
+    def select(self, upload: Any, block: int | None) -> dict[str, Tensor]:
+        """The values of every field that will travel, side by side, on the CPU."""
+        chosen = {}
+        for field in self._fields:
+            value = getattr(upload, field.name)
+            if field.travel is not Travel.SCALAR:
+                value = take(value, self.slices(field.travel, block))
+            chosen[field.name] = value.detach().to(device="cpu", dtype=self.dtype).reshape(-1)
+        return chosen
+
+    def encode(self, values: dict[str, Tensor], rng: np.random.Generator) -> np.ndarray:
+        """One contiguous run of bytes: the declared fields one after another, and nothing else."""
+        parts = [self._codec(field).encode(values[field.name], rng) for field in self._fields]
+        # A single part may be a view of a buffer that the next client will overwrite.
+        return np.concatenate(parts) if len(parts) > 1 else parts[0].copy()
+
+    def decode(self, payload: np.ndarray, block: int | None) -> Any:
+        """The upload as the server sees it: an `Upload` whose fields hold the coordinates that travelled."""
+        values, start = {}, 0
+        for field in self._fields:
+            codec, count = self._codec(field), self._length(field, block)
+            stop = start + codec.size(count, self.dtype)
+            values[field.name] = codec.decode(payload[start:stop], count, self.dtype)
+            start = stop
+        if start != payload.nbytes:
+            raise ValueError(f"an upload of {payload.nbytes} bytes came where {start} were declared")
+        return self._type(**values)
+
+    def upload(self, block: int | None) -> Traffic:
+        """What one upload of a client of a group costs."""
+        per_block = np.zeros(len(self.layout.blocks) + 1, dtype=np.int64)
+        floats = 0
+        size = 0
+        for field in self._fields:
+            count = self._length(field, block)
+            floats += count
+            size += self._codec(field).size(count, self.dtype)
+            for s in self.slices(field.travel, block):
+                per_block += self._overlap(s)
+        return Traffic(floats, size, tuple(per_block.tolist()))
+
+    def _overlap(self, s: slice) -> np.ndarray:
+        blocks = (*self.layout.blocks, self.layout.shared)
+        return np.array([max(0, min(s.stop, b.stop) - max(s.start, b.start)) for b in blocks], dtype=np.int64)
+
+    @cached_property
+    def download(self) -> Traffic:
+        """What the broadcast costs for one client."""
+        per_block = np.zeros(len(self.layout.blocks) + 1, dtype=np.int64)
+        floats = 0
+        for field in self._down:
+            floats += self._length(field, None)
+            for s in self.slices(field.travel, None):
+                per_block += self._overlap(s)
+        return Traffic(floats, floats * self.dtype.itemsize, tuple(per_block.tolist()))
+
+
+def total(traffic: Sequence[Traffic]) -> Traffic:
+    """The sum of several clients' traffic."""
+    by_block = tuple(sum(counts) for counts in zip(*(t.by_block for t in traffic), strict=True))
+    return Traffic(sum(t.floats for t in traffic), sum(t.bytes for t in traffic), by_block)
