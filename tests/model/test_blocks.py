@@ -1,0 +1,76 @@
+"""Divisions: every coordinate in exactly one block, and errors that name the setting."""
+
+import pytest
+import torch
+from torch import nn
+
+from raybcgd.errors import ConfigError
+from raybcgd.model.blocks import BlocksConfig, divide, layers_of
+from raybcgd.model.zoo import ModelConfig, build
+
+
+def test_default_perceptron_divides_as_the_readme_says() -> None:
+    layout = divide(build(ModelConfig(), (1, 8, 8), 10, 0), BlocksConfig(division="layers", count=5, shared="last"))
+    assert [block.size for block in layout.all_blocks] == [4160] * 5 + [650]
+
+
+def test_balanced_runs_have_the_least_sum_of_squares() -> None:
+    widths = [1, 8, 2, 9, 3, 3, 7, 1]
+    module = nn.Sequential(*(nn.Linear(width, 1, bias=False) for width in widths))
+    layout = divide(module, BlocksConfig(division="balanced", count=3, shared="none"))
+    best = min(
+        sum(part) ** 2 + sum(middle) ** 2 + sum(rest) ** 2
+        for i in range(1, 7)
+        for j in range(i + 1, 8)
+        for part, middle, rest in [(widths[:i], widths[i:j], widths[j:])]
+    )
+    assert sum(block.size**2 for block in layout.blocks) == best
+
+
+def test_a_norm_joins_the_layer_before_it_unless_it_is_named() -> None:
+    module = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    assert [layer.name for layer in layers_of(module)] == ["0", "2"]
+    layout = divide(module, BlocksConfig(division="equal", count=2, shared=("1", "2")))
+    assert layout.shared.layers == ("1", "2")
+    assert layout.shared.size == 8 + 10
+    assert layout.size == 16 + 8 + 10
+
+
+def test_an_empty_block_uploads_the_shared_one_alone() -> None:
+    module = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    layout = divide(module, BlocksConfig(groups=(("0",), ()), shared="last"))
+    assert [block.size for block in layout.blocks] == [16, 0]
+    assert layout.own(1) == (layout.shared.slice,)
+    assert layout.own(0) == (layout.blocks[0].slice, layout.shared.slice)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (BlocksConfig(count=7), "blocks.count = 7"),
+        (BlocksConfig(division="nope"), 'blocks.division = "nope"'),
+        (BlocksConfig(division="equal", count=10**9), "blocks.count"),
+        (BlocksConfig(shared=5), 'needs blocks.division = "equal"'),
+        (BlocksConfig(shared=("nope",)), 'blocks.shared names "nope"'),
+        (BlocksConfig(groups=(("nope",),)), 'blocks.groups names "nope"'),
+        (BlocksConfig(groups=(("1", "1"),)), "names a layer twice"),
+        (BlocksConfig(groups=(("1",),)), "blocks.groups leaves out"),
+        (BlocksConfig(division="balanced", groups=(("1",),)), "blocks.groups goes with"),
+        (BlocksConfig(division="vgg11"), 'blocks.division = "vgg11" is for the model vgg11'),
+    ],
+)
+def test_a_wrong_division_is_one_line_that_names_the_setting(config: BlocksConfig, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        divide(build(ModelConfig(), (1, 8, 8), 10, 0), config)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_models_that_cannot_be_divided_say_why() -> None:
+    with pytest.raises(ConfigError, match=r'set blocks\.shared = "none"'):
+        divide(nn.Linear(2, 2), BlocksConfig())
+    with pytest.raises(ConfigError, match="no trainable parameters"):
+        divide(nn.ReLU(), BlocksConfig())
+    with pytest.raises(ConfigError, match="no trainable parameters"):
+        divide(nn.Linear(2, 2).requires_grad_(False), BlocksConfig())
+    assert torch.is_grad_enabled()
