@@ -1,24 +1,32 @@
 """Bytes to numbers, on whole batches, on whatever device the batch is."""
 
-from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 
 
-def normalise(
-    inputs: torch.Tensor,
-    scale: float,
-    mean: Sequence[float],
-    std: Sequence[float],
-    dtype: torch.dtype = torch.float32,
-) -> torch.Tensor:
-    """(inputs / scale - mean) / std per channel, as a new tensor of `dtype`, in torchvision's order of operations.
+class Constants(Protocol):
+    """What normalising needs to know; a Dataset has it."""
+
+    @property
+    def scale(self) -> float: ...
+
+    @property
+    def mean(self) -> tuple[float, ...]: ...
+
+    @property
+    def std(self) -> tuple[float, ...]: ...
+
+
+def normalise(inputs: torch.Tensor, constants: Constants, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """(inputs / scale - mean) / std per channel, in torchvision's order of operations: `normalise(batch, dataset)`.
 
     A batch of images with several channels comes out in channels_last, which convolutions run faster on. The channel
     axis is the third from the end, so that a stack of clients' batches (clients, n, channels, height, width) works too.
     """
     images = inputs.ndim == 4 and inputs.shape[1] > 1
     layout = torch.channels_last if images else torch.preserve_format
+    scale, mean, std = constants.scale, constants.mean, constants.std
     as_is = scale == 1 and all(m == 0 for m in mean) and all(s == 1 for s in std)
     # A copy unless nothing is to be done: the arithmetic below is in place.
     out = inputs.to(dtype=dtype, memory_format=layout, copy=not as_is)
@@ -27,6 +35,6 @@ def normalise(
     return out.div_(scale).sub_(_per_channel(mean, out)).div_(_per_channel(std, out))
 
 
-def _per_channel(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
-    constants = torch.tensor(list(values), dtype=like.dtype, device=like.device)
+def _per_channel(values: tuple[float, ...], like: torch.Tensor) -> torch.Tensor:
+    constants = torch.tensor(values, dtype=like.dtype, device=like.device)
     return constants if len(values) == 1 else constants.view(-1, 1, 1)
