@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, ValidationError, model_validator, validate_call
@@ -40,7 +40,7 @@ class ModelConfig(Section):
     """A model of the zoo (mlp, logistic, sigmoid_erm, lenet5, cnn, vgg11, vgg19, resnet8, resnet18, vit_tiny, vit_b_16)
     or "package.module:callable", called with (input_shape, classes, **options), or with the options alone if it takes
     neither."""
-    options: Annotated[dict[str, Any], Field(default_factory=dict)]
+    options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the builder, e.g. `hidden = [64, 64]` for mlp."""
     dtype: Literal["float32", "float64"] = "float32"
     """The type of parameters, gradients and inputs."""

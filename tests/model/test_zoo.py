@@ -179,3 +179,22 @@ def test_a_perceptron_does_not_import_torchvision() -> None:
         "print('torchvision' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+@pytest.mark.parametrize("name", sorted({*SMALL} - {"vgg19", "resnet18"}))
+def test_stacked_clients_get_the_gradients_of_single_ones(name: str) -> None:
+    options = {"depth": 1, "width": 12, "lora_rank": 1} if name == "vit_tiny" else {}
+    model = build(ModelConfig(name=name, options=options, dtype="float64"), (1, 18, 18), 3, seed=0)
+    names = [key for key, parameter in model.named_parameters() if parameter.requires_grad]
+    stack = {key: torch.stack([model.get_parameter(key).detach() * (1 + k / 10) for k in range(2)]) for key in names}
+    x, y = torch.randn(2, 4, 1, 18, 18, dtype=torch.float64), torch.randint(3, (2, 4))
+
+    def loss(parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return loss_function(ModelConfig())(torch.func.functional_call(model, parameters, (x,)), y)
+
+    together = torch.func.vmap(torch.func.grad(loss))(stack, x, y)
+    for k in range(2):
+        alone = torch.func.grad(loss)({key: tensor[k] for key, tensor in stack.items()}, x[k], y[k])
+        for key in names:
+            torch.testing.assert_close(together[key][k], alone[key])
