@@ -32,9 +32,16 @@ def pack(folder: Path, out: Path, shard_size: int = 50_000, progress: Progress |
     """Write out/train-*.parquet and out/test-*.parquet with at most `shard_size` pictures a file.
 
     `folder` is as for the source image_folder. The picture files go in unchanged, after a check that they can be
-    decoded, so nothing is lost and `source = "parquet"` gives the same data as `source = "image_folder"`. A file appears
-    under its name only when it is complete.
+    decoded, so nothing is lost and `source = "parquet"` gives the same data as `source = "image_folder"`. A file
+    appears under its name only when it is complete.
     """
+    try:
+        return _pack(folder, out, shard_size, progress)
+    except ConfigError as error:  # the same checks as when a run reads the folder, but here it is not data.root
+        raise ConfigError(str(error).removeprefix("data.root: ")) from error
+
+
+def _pack(folder: Path, out: Path, shard_size: int, progress: Progress | None) -> Packed:
     if shard_size < 1:
         raise ConfigError(f"shard size is {shard_size}; give at least 1 picture a file")
     listing = list_image_folder(folder)

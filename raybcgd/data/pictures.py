@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from raybcgd.errors import ConfigError
 
@@ -41,6 +41,8 @@ class Encoded(NamedTuple):
 
 def one_line(error: BaseException) -> str:
     """The first line of what another library says, for an error message of ours."""
+    if isinstance(error, UnidentifiedImageError):
+        return "not a picture"  # Pillow's own text is the address of a buffer
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
