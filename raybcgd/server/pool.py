@@ -106,6 +106,7 @@ class RayPool:
     def _replace(self, number: int) -> list[Job]:
         """Forget a lost host, start another one, and give back the jobs that were with it."""
         host = self._hosts.pop(number)
+        ray.kill(host.actor)  # it may be out of reach rather than dead, and would keep its resources
         self._counts["restarted"] += 1
         self._start_host()
         return [job for jobs in host.calls.values() for job in jobs]
@@ -127,8 +128,7 @@ class RayPool:
     ) -> Iterator[Outcome]:
         """Have all jobs done on the hosts and yield outcomes as they come."""
         self._look_for_nodes()
-        for host in self._hosts.values():
-            host.calls.clear()  # left over from a round that met its deadline
+        self._cancel_leftovers()
         end = None if deadline is None else time.monotonic() + deadline
         self._await_host()
         down_ref = ray.put(dict(down))
@@ -161,6 +161,13 @@ class RayPool:
                     self._note(outcome, orders)
                     open_jobs.discard(outcome.client)
                     yield outcome
+
+    def _cancel_leftovers(self) -> None:
+        """Take back what a round that met its deadline left waiting at the hosts."""
+        for host in self._hosts.values():
+            for ref in host.calls:
+                ray.cancel(ref)
+            host.calls.clear()
 
     def _place(self, deal: Deal, jobs: Sequence[Job]) -> None:
         seconds = [self._times.predict(job.client, self._steps(job.client)) for job in jobs]

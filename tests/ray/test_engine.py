@@ -1,0 +1,58 @@
+"""The Ray engine against the local one: the same bits, whatever the number of hosts and nodes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+from ray.experimental import get_object_locations
+
+from raybcgd import run
+from raybcgd.client.actor import HostActor
+from raybcgd.client.host import Job, Orders
+from raybcgd.problem import prepare
+from tests.conftest import small
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The SHA-256 of the weights that the local engine ends with."""
+    return str(run(small(), out=tmp_path_factory.mktemp("local") / "run").summary["sha256"])
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 3, 5])
+def test_weights_do_not_depend_on_the_number_of_hosts(
+    three_nodes: Cluster, undisturbed: str, out: Path, hosts: int
+) -> None:
+    result = run(small(engine="ray", hosts={"count": hosts}), out=out)
+    assert result.summary["sha256"] == undisturbed
+    assert result.records[-1].hosts == hosts
+
+
+@pytest.mark.parametrize(("control_upload", "fields"), [("derived", 1), ("sent", 2)])
+def test_an_upload_is_exactly_the_declared_slices(
+    three_nodes: Cluster, out: Path, control_upload: str, fields: int
+) -> None:
+    problem, data = prepare(small(algorithm={"control_upload": control_upload}))
+    host = HostActor.remote(problem, ray.put(data), str(out))
+    zero = np.zeros(problem.layout.size, dtype=np.float32)
+    for block in range(problem.num_blocks):
+        ref = host.train.remote([Job(3, block)], {"x": zero, "c": zero}, Orders(0))
+        (outcome,) = ray.get(ref)
+        own = problem.layout.blocks[block].size + problem.layout.shared.size
+        assert outcome.payload.nbytes == fields * 4 * own
+        # What the object store holds is that, and an envelope of fixed size around it.
+        stored = get_object_locations([ref])[ref]["object_size"]
+        assert outcome.payload.nbytes <= stored <= outcome.payload.nbytes + 2000
+
+
+def test_recorded_bytes_are_the_bytes_on_the_wire(three_nodes: Cluster, out: Path) -> None:
+    problem, _ = prepare(small())
+    record = run(small(engine="ray", rounds=1), out=out).records[0]
+    own = [problem.layout.blocks[p.block].size + problem.layout.shared.size for p in record.participants]
+    assert record.upload_bytes == 4 * sum(own)
+    assert record.upload_floats == sum(own) == sum(record.upload_floats_by_block)
+    assert record.download_bytes == len(own) * 2 * 4 * problem.layout.size
