@@ -1,0 +1,48 @@
+# `make demo` and `make test` are all that a fresh machine with Python and make needs.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# Written when the installation is complete, so that it is not repeated.
+READY  := $(VENV)/.installed
+OUT    ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
+
+.PHONY: help install demo test test-all check lint types format fast clean
+
+help:  ## List these commands.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+install: $(READY)  ## Create .venv and install the package with the versions of constraints.txt.
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(READY)  ## Compare FedAvg, FedAvgM, FedBCGD and FedBCGD+ on the embedded digits.
+	$(BIN)/raybcgd compare jobs/configs/demo.toml --out $(OUT)
+
+test: $(READY)  ## Run the tests, all but the slow ones.
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(READY)  ## Run every test.
+	$(BIN)/python -m pytest
+
+check: lint types fast  ## Lint, types and the tests that need no Ray: what to run before a commit.
+
+lint: $(READY)  ## Check style and format.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)  ## Check types.
+	$(BIN)/mypy
+
+fast: $(READY)
+	$(BIN)/python -m pytest -q -m "not slow and not ray"
+
+format: $(READY)  ## Put the code in its format.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## Remove the environment and caches, not the runs.
+	rm -rf $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
