@@ -55,15 +55,28 @@ def stack(pictures: Iterable[Encoded], count: int, image_size: int | None = None
     done = 0
     for first, block in decode_all(pictures, image_size):
         if out is None:
-            out = np.empty((count, *block.shape[1:]), dtype=np.uint8)
+            out = _empty((count, *block.shape[1:]))
         _same_size(first, block.shape[:1:-1], out.shape[:1:-1])
         if block.shape[1] > out.shape[1]:
             out = np.repeat(out, 3, axis=1)  # the first pictures in colour after grey ones
-        out[done : done + len(block)] = block  # grey pictures among coloured ones are broadcast to three channels
+        room = max(count - done, 0)
+        out[done : done + len(block)] = block[:room]  # grey among coloured ones is broadcast to three channels
         done += len(block)
     if out is None:
         raise ConfigError("data.root: there are no pictures to read; point it to a folder that has some")
+    if done != count:
+        raise ConfigError(f"data.root: the files say that they hold {count} pictures but do not; fetch them again")
     return out
+
+
+def _empty(shape: tuple[int, ...]) -> Bytes:
+    try:
+        return np.empty(shape, dtype=np.uint8)
+    except (MemoryError, ValueError) as error:
+        raise ConfigError(
+            f"data.root: {shape[0]} pictures of {shape[3]} x {shape[2]} pixels do not fit in memory; "
+            f"set a smaller data.image_size"
+        ) from error
 
 
 def same_channels(first: Bytes, second: Bytes) -> tuple[Bytes, Bytes]:

@@ -1,0 +1,133 @@
+"""The data set object, the embedded digits, and the checks at the border."""
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from raybcgd.data.dataset import Dataset, channel_statistics
+from raybcgd.data.sources import DataConfig, load
+from raybcgd.errors import ConfigError
+
+
+def arrays(**changes: Any) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    good = {
+        "train_inputs": rng.standard_normal((12, 5)),
+        "train_targets": np.arange(12) % 3,
+        "test_inputs": rng.standard_normal((6, 5)),
+        "test_targets": np.arange(6) % 3,
+    }
+    return {**good, **changes}
+
+
+def test_digits_have_a_fixed_stratified_split() -> None:
+    digits = load(DataConfig())
+    assert digits.train.inputs.shape == (1442, 1, 8, 8)
+    assert digits.test.inputs.shape == (355, 1, 8, 8)
+    assert digits.train.inputs.dtype == np.uint8
+    assert digits.train.inputs.max() == digits.scale == 16
+    from sklearn.datasets import load_digits
+
+    everything = load_digits()
+    zeros = everything.images[everything.target == 0]
+    assert np.array_equal(digits.test.inputs[digits.test.targets == 0, 0], zeros[4::5])
+    shares = [np.bincount(split.targets, minlength=10) / len(split) for split in (digits.train, digits.test)]
+    assert np.allclose(*shares, atol=0.01)
+
+
+def test_loading_is_repeatable_and_survives_pickling() -> None:
+    one, two = load(DataConfig()), pickle.loads(pickle.dumps(load(DataConfig())))
+    assert np.array_equal(one.train.inputs, two.train.inputs)
+    assert (one.mean, one.std, one.classes) == (two.mean, two.std, two.classes)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor])
+def test_own_tensors_and_arrays(kind: Any) -> None:
+    made = Dataset.from_tensors(**{name: kind(value) for name, value in arrays().items()})
+    assert made.classes == 3
+    assert made.train.targets.dtype == np.int64
+    assert made.train.inputs.dtype == np.float64, "floats are taken as they are"
+    assert (made.scale, made.mean, made.std) == (1.0, (0.0,), (1.0,))
+
+
+def test_own_bytes_are_standardised() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (12, 3, 4, 4), dtype=np.uint8)
+    made = Dataset.from_tensors(images, np.arange(12) % 3, images, np.arange(12) % 3)
+    assert np.allclose(made.mean, (images / 255).mean(axis=(0, 2, 3)))
+    assert np.allclose(made.std, (images / 255).std(axis=(0, 2, 3)))
+    grey = Dataset.from_tensors(
+        images[:, 0], np.arange(12) % 3, images[:, 1], np.arange(12) % 3, mean=(0.5,), std=(0.2,)
+    )
+    assert grey.train.inputs.shape == (12, 1, 4, 4)
+    assert (grey.mean, grey.std) == ((0.5,), (0.2,))
+
+
+def test_a_channel_of_one_value_does_not_divide_by_zero() -> None:
+    assert channel_statistics(np.full((3, 1, 2, 2), 51, dtype=np.uint8), 255.0) == ((0.2,), (1.0,))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_targets": np.arange(11) % 3}, r"data\.train .* 12 inputs but targets of shape \(11,\)"),
+        ({"train_targets": np.arange(12) - 1}, r"data\.train .* labels run from -1"),
+        (
+            {"test_targets": np.full(6, 3)},
+            r"data\.test .* labels run from 3 to 3, outside 0 \.\. 2.*data\.classes to 4",
+        ),
+        ({"classes": 2}, r"data\.train .* outside 0 \.\. 1"),
+        ({"train_targets": np.full(12, 10**9)}, r"largest train label 1000000000 but only 12 .*data\.classes"),
+        ({"train_targets": np.zeros(12)}, r"data\.train targets are float64; give integer"),
+        ({"train_inputs": np.full((12, 5), np.nan)}, r"data\.train .* NaN"),
+        ({"train_inputs": np.zeros((12, 5), dtype=np.int32)}, r"data\.train .* int32; give uint8 or floats"),
+        ({"train_inputs": np.zeros(12)}, r"data\.train inputs have shape \(12,\)"),
+        ({"test_inputs": np.zeros((6, 4))}, r"data\.test .* shape \(4,\) but data\.train .* same shape"),
+        ({"test_inputs": np.zeros((0, 5)), "test_targets": np.zeros(0, dtype=int)}, r"data\.test .* is empty"),
+        ({"train_inputs": np.zeros((0, 5)), "train_targets": np.zeros(0, dtype=int)}, r"data\.train .* is empty"),
+        ({"std": (0.0,)}, "std .* must be positive"),
+        ({"mean": (0.0, 1.0)}, "need 1 or 1 values"),
+    ],
+)
+def test_bad_data_is_one_clear_line(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        Dataset.from_tensors(**arrays(**changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_binary_task_splits_the_labels() -> None:
+    whole, halves = load(DataConfig()), load(DataConfig(task="binary"))
+    assert halves.classes == 2
+    assert np.array_equal(halves.train.targets, (whole.train.targets < 5).astype(int))
+    odd = load(DataConfig(task="binary", positive=(1, 3, 5, 7, 9)))
+    assert np.array_equal(odd.test.targets, whole.test.targets % 2)
+
+
+@pytest.mark.parametrize("positive", [(), (10,), (-1,), tuple(range(10))])
+def test_a_binary_task_needs_both_classes(positive: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"data\.positive .* not all, of the labels 0 \.\. 9"):
+        load(DataConfig(task="binary", positive=positive))
+
+
+def test_fewer_test_samples_are_the_same_every_time() -> None:
+    one, two = (load(DataConfig(test_samples=50)).test for _ in range(2))
+    assert len(one) == 50
+    assert np.array_equal(one.inputs, two.inputs)
+    assert len(load(DataConfig(test_samples=10**6)).test) == 355
+
+
+def test_an_unknown_source_lists_the_known_ones() -> None:
+    with pytest.raises(
+        ConfigError, match=r"data\.source 'imagenet' is not known; use one of digits, parquet, .*emnist"
+    ):
+        load(DataConfig(source="imagenet"))
+
+
+@pytest.mark.parametrize("source", ["parquet", "image_folder", "tiny_imagenet", "cifar10", "emnist"])
+def test_a_missing_root_is_named(source: str, tmp_path: Any) -> None:
+    with pytest.raises(ConfigError, match=r"data\.root is not set"):
+        load(DataConfig(source=source))
+    with pytest.raises(ConfigError, match=r"data\.root: no such folder: .*nowhere"):
+        load(DataConfig(source=source, root=str(tmp_path / "nowhere")))
