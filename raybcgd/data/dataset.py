@@ -127,8 +127,17 @@ def _pieces(array: Array, rows: int = 4096) -> list[Array]:
     return [array[start : start + rows] for start in range(0, len(array), rows)]
 
 
+def _array(values: Array | torch.Tensor) -> Array:
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu()
+        # numpy has no bfloat16, and half floats are for the device
+        values = (values.float() if values.is_floating_point() and values.itemsize < 4 else values).numpy()
+    array = np.asarray(values)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
 def _inputs(values: Array | torch.Tensor, where: str) -> Array:
-    array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    array = _array(values)
     if array.ndim < 2:
         raise ConfigError(f"{where} have shape {array.shape}; give one row (or image) a sample")
     if array.dtype == np.uint8 and array.ndim == 3:
@@ -137,7 +146,7 @@ def _inputs(values: Array | torch.Tensor, where: str) -> Array:
 
 
 def _targets(values: Array | torch.Tensor, where: str) -> Labels:
-    array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    array = _array(values)
     if array.dtype.kind not in "biu":
         raise ConfigError(f"{where} are {array.dtype}; give integer labels 0 .. classes - 1")
     return np.ascontiguousarray(array, dtype=np.int64)
@@ -151,7 +160,7 @@ def _check_split(where: str, split: Split, classes: int) -> None:
         )
     if len(targets) == 0:
         raise ConfigError(f"{where} is empty; give it at least one sample")
-    if inputs.dtype != np.uint8 and inputs.dtype.kind != "f":
+    if inputs.dtype not in (np.uint8, np.float16, np.float32, np.float64):
         raise ConfigError(f"{where}: inputs are {inputs.dtype}; give uint8 or floats")
     if inputs.dtype.kind == "f" and not all(np.isfinite(piece).all() for piece in _pieces(inputs)):
         raise ConfigError(f"{where}: inputs hold NaN or infinity; clean the data")

@@ -19,6 +19,7 @@ TEST_NAMES = ("test", "validation", "valid", "val")
 IMAGE_COLUMNS = ("image", "img", "picture")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "class", "character")
 ROWS_A_READ = 2048
+UNREADABLE = (pa.ArrowException, OSError, ValueError)  # ValueError: names that are not UTF-8
 
 
 def load_parquet(
@@ -70,7 +71,7 @@ def _matching(folder: Path, split: str) -> list[Path]:
 def _open(path: Path) -> Any:
     try:
         return pq.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
+    except UNREADABLE as error:
         raise ConfigError(
             f"data.root: cannot read {path} ({one_line(error)}); it is truncated or not Parquet, fetch it again"
         ) from error
@@ -114,7 +115,7 @@ def _pictures(
 def _batches(file: Any, columns: list[str], path: Path) -> Iterator[Any]:
     try:
         yield from file.iter_batches(batch_size=ROWS_A_READ, columns=columns)
-    except (pa.ArrowException, OSError) as error:
+    except UNREADABLE as error:
         raise ConfigError(
             f"data.root: cannot read {path} ({one_line(error)}); it is damaged, fetch it again"
         ) from error

@@ -53,6 +53,15 @@ def test_own_tensors_and_arrays(kind: Any) -> None:
     assert (made.scale, made.mean, made.std) == (1.0, (0.0,), (1.0,))
 
 
+def test_unusual_types_are_brought_to_usual_ones() -> None:
+    half = {name: torch.as_tensor(value) for name, value in arrays().items()}
+    for name in ("train_inputs", "test_inputs"):
+        half[name] = half[name].bfloat16().requires_grad_()
+    assert Dataset.from_tensors(**half).train.inputs.dtype == np.float32
+    swapped = arrays(train_inputs=arrays()["train_inputs"].astype(">f8"))
+    assert torch.from_numpy(Dataset.from_tensors(**swapped).train.inputs).dtype == torch.float64
+
+
 def test_own_bytes_are_standardised() -> None:
     images = np.random.default_rng(0).integers(0, 256, (12, 3, 4, 4), dtype=np.uint8)
     made = Dataset.from_tensors(images, np.arange(12) % 3, images, np.arange(12) % 3)
