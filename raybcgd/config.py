@@ -1,10 +1,11 @@
 """The whole experiment as one frozen object, read from TOML. Each table's class lives with the code that it steers."""
 
+import difflib
 import importlib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import tomli_w
 from pydantic import Field, SerializeAsAny, ValidationError, field_serializer, field_validator
@@ -21,6 +22,30 @@ from raybcgd.section import Section
 from raybcgd.server.evaluate import EvaluationConfig
 from raybcgd.server.placement import HostsConfig
 from raybcgd.wire.codecs import Raw
+
+
+class Variant(Section):
+    """`[[compare.variants]]`: what is different in one run of a comparison. Data, model and seed never are."""
+
+    label: str | None = None
+    """Its name in tables and plots; the method's unless given."""
+    rounds: Annotated[int, Field(ge=1)] | None = None
+    algorithm: dict[str, Any] = Field(default_factory=dict)
+    """Settings that replace those of `[algorithm]`; with another `name`, the others carry over where it has them."""
+    blocks: dict[str, Any] = Field(default_factory=dict)
+    cohort: dict[str, Any] = Field(default_factory=dict)
+    local: dict[str, Any] = Field(default_factory=dict)
+    wire: dict[str, Any] = Field(default_factory=dict)
+
+
+class CompareConfig(Section):
+    """`[compare]`: what `raybcgd compare` runs, and the accuracy at which it counts."""
+
+    target: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """The accuracy to which uploads are counted."""
+    variants: tuple[Variant, ...] = tuple(
+        Variant(algorithm={"name": name}) for name in ("fedavg", "fedavgm", "fedbcgd", "fedbcgd+")
+    )
 
 
 class Config(Section):
@@ -41,6 +66,8 @@ class Config(Section):
     hosts: HostsConfig = HostsConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    compare: CompareConfig | None = None
+    """The runs of a comparison; a single run takes no notice of it."""
 
     @field_validator("algorithm", mode="before")
     @classmethod
@@ -48,8 +75,12 @@ class Config(Section):
         if not isinstance(value, Mapping):
             return value
         settings = dict(value)
-        name = settings.pop("name", FedBCGDPlus.name)
-        return method(name).model_validate(settings)
+        name = str(settings.pop("name", FedBCGDPlus.name))
+        kind = method(name)
+        try:
+            return kind.model_validate(settings)
+        except ValidationError as error:
+            raise ConfigError(_one_line(error, kind, "algorithm", f"a setting of {name}")) from None
 
     @field_serializer("algorithm")
     def _algorithm_with_name(self, algorithm: Algorithm) -> dict[str, Any]:
@@ -65,14 +96,15 @@ def method(name: str) -> type[Algorithm]:
     if name in METHODS:
         return METHODS[name]
     if ":" not in name:
-        raise ConfigError(f'algorithm.name = "{name}" is unknown; use one of {", ".join(METHODS)}, or package.module:Class')
+        known = f"use one of {', '.join(METHODS)}, or package.module:Class"
+        raise ConfigError(f'algorithm.name = "{name}" is unknown; {_did_you_mean(name, METHODS) or known}')
     module, _, attribute = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f'algorithm.name = "{name}" cannot be imported: {error}') from None
+        raise ConfigError(f'algorithm.name = "{name}" cannot be imported: {error}; correct it') from None
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
-        raise ConfigError(f'algorithm.name = "{name}" is not a subclass of raybcgd.Algorithm')
+        raise ConfigError(f'algorithm.name = "{name}" is not a subclass of raybcgd.Algorithm; name one that is')
     return found
 
 
@@ -87,9 +119,9 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     try:
         values = tomllib.loads(Path(path).read_text())
     except OSError as error:
-        raise ConfigError(f"cannot read the config {path}: {error.strerror}") from None
+        raise ConfigError(f"cannot read the config {path}: {error.strerror}; check its name") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+        raise ConfigError(f"{path} is not valid TOML: {error}; correct it") from None
     return make_config(override(values, overrides))
 
 
@@ -98,7 +130,22 @@ def make_config(values: Mapping[str, Any]) -> Config:
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(_one_line(error)) from None
+        raise ConfigError(_one_line(error, Config)) from None
+
+
+def vary(base: Config, variant: Variant) -> Config:
+    """The config of one run of a comparison."""
+    settings = dict(variant.algorithm)
+    name = str(settings.pop("name", algorithm_name(base.algorithm)))
+    carried = base.algorithm.model_dump(exclude_unset=True)
+    shared = {key: value for key, value in carried.items() if key in method(name).model_fields}
+    tables: dict[str, Any] = {"algorithm": {"name": name, **shared, **settings}}
+    for key in ("blocks", "cohort", "local", "wire"):
+        tables[key] = {**getattr(base, key).model_dump(exclude_unset=True), **getattr(variant, key)}
+    if variant.rounds is not None:
+        tables["rounds"] = variant.rounds
+    rest = {key: getattr(base, key) for key in Config.model_fields if key not in tables and key != "compare"}
+    return make_config({**rest, **tables})
 
 
 def override(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
@@ -106,44 +153,101 @@ def override(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, A
     result = _deep_copy(values)
     for text in overrides:
         key, equals, raw = text.partition("=")
-        if not equals:
-            raise ConfigError(f'--set {text}: write it as key=value, such as --set algorithm.lr=0.05')
-        try:
-            value = tomllib.loads(f"value = {raw}")["value"]
-        except tomllib.TOMLDecodeError:
-            value = raw  # a bare word is a string
-        *tables, last = key.strip().split(".")
+        *tables, last = (part.strip() for part in key.split("."))
+        if not equals or not all((*tables, last)):
+            raise ConfigError(f"--set {text}: write it as key=value, such as --set algorithm.lr=0.05")
         table = result
         for name in tables:
             table = table.setdefault(name, {})
             if not isinstance(table, dict):
-                raise ConfigError(f"--set {text}: {name} is not a table")
-        table[last] = value
+                raise ConfigError(f"--set {text}: {name} is not a table; correct the key")
+        table[last] = _toml_value(raw)
     return result
+
+
+def _toml_value(raw: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        return raw.strip()  # a bare word is a string
 
 
 def _deep_copy(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _deep_copy(value) if isinstance(value, Mapping) else value for key, value in values.items()}
 
 
-def _one_line(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    names = [str(part) for part in first["loc"] if not str(part).startswith(("function-", "constrained-", "literal["))]
-    setting = ".".join(names) or "config"
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+def _one_line(error: ValidationError, root: type[Section], prefix: str = "", what: str = "a setting") -> str:
+    """The first thing that pydantic found wrong, as one line that names the setting and what it may be."""
+    errors = error.errors(include_url=False)
+    first = errors[0]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, ConfigError):
+        return str(cause)
+    path, section = _setting(first["loc"], root)
+    setting = ".".join([prefix, *path] if prefix else path) or "config"
+    same = [e for e in errors if _setting(e["loc"], root)[0] == path]
+    more = f" (and {len(errors) - len(same)} more)" if len(same) < len(errors) else ""
     if first["type"] == "extra_forbidden":
-        return f"{setting} is not a setting; {_nearest(names)}{more}"
-    message = first["msg"].removeprefix("Value error, ")
-    return f"{setting} = {first['input']!r}: {message[0].lower()}{message[1:]}{more}"
+        return f"{setting} is not {what}; {_nearest(path[-1], section)}{more}"
+    # A setting of several types fails once for each of them.
+    reasons = dict.fromkeys(_reason(e["msg"]) for e in same)
+    return f"{setting} = {_short(same[0]['input'])}: {', or '.join(reasons)}{more}"
 
 
-def _nearest(names: list[str]) -> str:
-    """The settings that could have been meant."""
-    section: Any = Config
-    for name in names[:-1]:
-        field = section.model_fields.get(name)
-        section = getattr(field, "annotation", None)
-        if not (isinstance(section, type) and issubclass(section, Section)):
-            return "remove it"
-    known = ", ".join(section.model_fields)
-    return f"known here: {known}"
+def _setting(location: tuple[int | str, ...], root: type[Section]) -> tuple[list[str], type[Section]]:
+    """The setting that pydantic means, without the names it gives to the members of a union; and its table's class."""
+    path: list[str] = []
+    section = root
+    inner: type[Section] | None = root
+    for part in location:
+        if isinstance(part, int) and path:
+            path[-1] += f"[{part}]"
+        elif inner is not None:
+            section = inner
+            path.append(str(part))
+            inner = _section_of(section, str(part))
+    return path, section
+
+
+def _section_of(section: type[Section], name: str) -> type[Section] | None:
+    """The class of a table inside a table's class, where `name` is one."""
+    annotation = section.model_fields[name].annotation if name in section.model_fields else None
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, Section):
+            return kind
+    return None
+
+
+def _reason(message: str) -> str:
+    text = message.removeprefix("Value error, ").replace("Input should be", "must be", 1)
+    if "valid dictionary" in text:
+        return "must be a table"
+    return f"{text[0].lower()}{text[1:]}"
+
+
+def _short(value: Any, most: int = 60) -> str:
+    text = repr(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _nearest(name: str, section: type[Section]) -> str:
+    """The settings that could have been meant: a like name here, or the same name in another table."""
+    known = [*section.model_fields, *(["name"] if issubclass(section, Algorithm) else [])]
+    elsewhere = [".".join(path) for path in _paths(Config) if path[-1] == name]
+    if elsewhere and not difflib.get_close_matches(name, known):
+        return f"did you mean {' or '.join(elsewhere)}?"
+    return _did_you_mean(name, known) or f"known here: {', '.join(known)}"
+
+
+def _paths(section: type[Section]) -> Iterator[list[str]]:
+    """Every setting of a table and of the tables in it."""
+    for name in section.model_fields:
+        yield [name]
+        inner = _section_of(section, name)
+        if inner is not None:
+            yield from ([name, *path] for path in _paths(inner))
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name.lower(), known, n=1)
+    return f"did you mean {close[0]}?" if close else ""

@@ -27,6 +27,8 @@ from raybcgd.server.local import LocalPool
 
 Observer = Callable[[RoundRecord], None]
 """Called with every round's record as it comes."""
+Announcer = Callable[[str], None]
+"""Called with what a run is about to do when that takes seconds, such as "starting Ray"."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ def run(
     out: str | Path | None = None,
     resume: bool = False,
     observe: Observer | None = None,
+    announce: Announcer | None = None,
 ) -> RunResult:
     """Run an experiment and return its records and its model.
 
@@ -56,11 +59,14 @@ def run(
     that folder goes on from its last checkpoint.
     """
     started = time.perf_counter()
+    say = announce or _say_nothing
+    say("reading the data")
     problem, data = prepare(config, module, dataset)
     folder = _open_folder(config, out, resume)
     with ExitStack() as stack:
-        session = _session(problem, data, folder, resume, stack)
-        for record in session.records():
+        session = _session(problem, data, folder, resume, stack, say)
+        say("starting the hosts")
+        for record in _confirming(session.records(), config, folder):
             if observe is not None:
                 observe(record)
         finals = session.final()
@@ -68,9 +74,22 @@ def run(
     flat = FlatModel(problem.module(), problem.layout, problem.dtype, torch.device("cpu"))
     _save_final(flat, finals, folder)
     summary = summarise(problem, records, finals, time.perf_counter() - started)
-    folder.summary.write_text(json.dumps(summary, indent=2) + "\n")
-    flat.vector.copy_(torch.from_numpy(finals[0]))
+    write_whole(folder.summary, json.dumps(summary, indent=2) + "\n")
+    flat.vector.copy_(torch.from_numpy(finals[0].copy()))
     return RunResult(records, summary, flat.module, folder.path)
+
+
+def _say_nothing(_: str) -> None:
+    pass
+
+
+def _confirming(records: Iterator[RoundRecord], config: Config, folder: RunFolder) -> Iterator[RoundRecord]:
+    """The records. The first one shows that a resumed checkpoint was of this experiment: its config may be replaced."""
+    first = next(records, None)
+    write_whole(folder.config, config.to_toml())
+    if first is not None:
+        yield first
+        yield from records
 
 
 class _LocalRun:
@@ -91,12 +110,13 @@ class _LocalRun:
         self._pool.close()
 
 
-def _session(problem: Problem, data: Data, folder: RunFolder, resume: bool, stack: ExitStack) -> Any:
+def _session(problem: Problem, data: Data, folder: RunFolder, resume: bool, stack: ExitStack, say: Announcer) -> Any:
     if problem.config.engine == "local":
         session: Any = _LocalRun(problem, data, folder, resume)
     else:
         from raybcgd.server.coordinator import RayRun, cluster  # Ray takes a second to import
 
+        say("starting Ray")
         stack.enter_context(cluster(problem.config.hosts.address))
         session = RayRun(problem, data, folder, resume)
     stack.callback(session.close)
@@ -104,15 +124,37 @@ def _session(problem: Problem, data: Data, folder: RunFolder, resume: bool, stac
 
 
 def _open_folder(config: Config, out: str | Path | None, resume: bool) -> RunFolder:
-    if out is None:
-        name = config.algorithm.name.replace("+", "_plus")
-        out = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
-    folder = RunFolder(Path(out))
+    folder = RunFolder(Path(out) if out is not None else new_folder(config.algorithm.name))
+    if resume and not folder.config.exists():
+        raise ConfigError(f"{folder.path} holds no run to go on with; start it with `raybcgd train`")
     if not resume and folder.config.exists():
-        raise ConfigError(f"{out} already holds a run; choose another --out, or go on with `raybcgd resume {out}`")
-    folder.path.mkdir(parents=True, exist_ok=True)
-    folder.config.write_text(config.to_toml())
+        raise ConfigError(
+            f"{folder.path} already holds a run; choose another --out, or go on with `raybcgd resume {folder.path}`"
+        )
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        if not resume:
+            write_whole(folder.config, config.to_toml())
+    except OSError as error:
+        raise ConfigError(f"cannot write to {folder.path} ({error.strerror}); choose another --out") from None
     return folder
+
+
+def new_folder(name: str) -> Path:
+    """A folder under `runs/` that does not exist yet, named by the time and by what runs."""
+    stem = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name.replace('+', '_plus')}"
+    path, number = stem, 1
+    while path.exists():
+        number += 1
+        path = stem.with_name(f"{stem.name}-{number}")
+    return path
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that nobody ever sees in part."""
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(text)
+    temporary.replace(path)
 
 
 def _save_final(flat: FlatModel, models: list[np.ndarray], folder: RunFolder) -> None:
@@ -120,9 +162,11 @@ def _save_final(flat: FlatModel, models: list[np.ndarray], folder: RunFolder) ->
     tensors = {}
     for number, model in enumerate(models):
         prefix = "" if number == 0 else f"model{number}."
-        named = flat.named(torch.from_numpy(model))
+        named = flat.named(torch.from_numpy(model.copy()))  # what came through Ray is read-only
         tensors.update({prefix + name: tensor.contiguous() for name, tensor in named.items()})
-    save_file(tensors, folder.final)
+    temporary = folder.final.with_name(folder.final.name + ".part")
+    save_file(tensors, temporary)
+    temporary.replace(folder.final)
 
 
 def summarise(

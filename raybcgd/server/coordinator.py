@@ -3,7 +3,9 @@
 import contextlib
 import logging
 import os
+import signal
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,23 +59,51 @@ def cluster(address: str | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    address = address or os.environ.get("RAY_ADDRESS")
-    if address and address not in ("auto", "local"):
+    # Without an address Ray would join whatever else runs on this machine.
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    if address not in ("auto", "local"):
         _check_reachable(address)
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray warns until somebody chooses
+    os.environ.setdefault("RAY_preload_python_modules", "torch")  # workers import it before they are needed
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    try:
+        with _interrupt_later():
+            _join(address)
+        yield
+    finally:
+        with _interrupt_later():
+            ray.shutdown()
+
+
+def _join(address: str) -> None:
     try:
         ray.init(
             address=address,
-            include_dashboard=None if address else False,
+            include_dashboard=False if address == "local" else None,
             log_to_driver=False,
             logging_level=logging.ERROR,
             configure_logging=False,
         )
     except ConnectionError as error:
-        raise ConfigError(f"hosts.address = {address!r}: no Ray cluster answers there ({error}); start one, or unset it")
+        raise ConfigError(
+            f"hosts.address = {address!r}: no Ray cluster answers there ({error}); start one, or unset it"
+        ) from None
+
+
+@contextlib.contextmanager
+def _interrupt_later() -> Iterator[None]:
+    """Hold Ctrl-C back until the end of the block: while Ray starts or ends it would leave processes behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed = []
+    before = signal.signal(signal.SIGINT, lambda *_: pressed.append(True))
     try:
         yield
     finally:
-        ray.shutdown()
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 def _check_reachable(address: str) -> None:
