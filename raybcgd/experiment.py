@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,13 +69,15 @@ class Experiment:
         self._ledger = Ledger.fresh(problem.clients)
         self._upload_d_total = 0.0
         self._done = 0
+        if not resume:
+            self._checkpoints.refuse_others()
         position = self._checkpoints.latest() if resume else None
+        folder.rounds.restore(b"" if position is None else position.log)
         if position is not None:
             self._server = type(self._server)(**_tensors(position.server))
-            self._ledger = position.ledger
+            self._ledger = position.ledger.snapshot()
             self._upload_d_total = position.upload_d_total
             self._done = position.rounds
-        folder.rounds.cut(self._done)
 
     @property
     def state_address(self) -> str:
@@ -120,7 +122,7 @@ class Experiment:
         position = None
         if config.checkpoint.due(result.index, config.rounds):
             server = {name: vector.numpy() for name, vector in result.server._asdict().items()}
-            position = Position(result.index + 1, server, self._ledger.snapshot(), self._upload_d_total)
+            position = Position(result.index + 1, server, self._ledger.snapshot(), b"", self._upload_d_total)
         return _Pending(result, scores, position, self._upload_d_total)
 
     def _finish(self, pending: "_Pending", pool: Pool) -> RoundRecord:
@@ -159,7 +161,8 @@ class Experiment:
         )
         self._folder.rounds.append(record)
         if pending.position is not None:
-            self._checkpoints.save(pending.position, self._ledger.superseded)
+            position = replace(pending.position, log=self._folder.rounds.content())
+            self._checkpoints.save(position, self._ledger.superseded)
         return record
 
 

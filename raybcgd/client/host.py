@@ -131,9 +131,7 @@ class ClientHost:
     def _shard(self, client: int, orders: Orders) -> Shard:
         problem, dataset = self._problem, self._data.dataset
         rows = torch.from_numpy(self._data.partitions[orders.phase].client(client))
-        inputs = normalise(
-            self._train_inputs[rows].to(self._device), dataset.scale, dataset.mean, dataset.std, problem.dtype
-        )
+        inputs = normalise(self._train_inputs[rows].to(self._device), dataset, problem.dtype)
         targets = self._train_targets[rows].to(self._device)
         rng = stream(problem.config.seed, "batches", client, orders.round_index)
         plan = schedule(len(rows), problem.config.local, self._algorithm.fixed_batches, rng)
@@ -202,13 +200,7 @@ class ClientHost:
         self._flat.module.eval()
         self._flat.vector.copy_(torch.from_numpy(x))
         rows = self._data.test_rows[piece.model][piece.start : piece.stop]
-        inputs = normalise(
-            torch.from_numpy(dataset.test.inputs[rows]).to(self._device),
-            dataset.scale,
-            dataset.mean,
-            dataset.std,
-            self._problem.dtype,
-        )
+        inputs = normalise(torch.from_numpy(dataset.test.inputs[rows]).to(self._device), dataset, self._problem.dtype)
         targets = torch.from_numpy(dataset.test.targets[rows]).to(self._device)
         outputs = self._flat.module(inputs)
         losses = self._problem.loss(outputs, targets, reduction="none").double()

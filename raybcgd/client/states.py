@@ -7,6 +7,7 @@ host or a node, what a checkpoint refers to, and where states go that do not fit
 
 import json
 import os
+import tempfile
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -39,7 +40,7 @@ class StateFolder:
 
     def __init__(self, address: str) -> None:
         self._filesystem, self._root = open_address(address)
-        self._local = isinstance(self._filesystem, fs.LocalFileSystem)
+        self.local = isinstance(self._filesystem, fs.LocalFileSystem)
         self._made: set[str] = set()
 
     def _path(self, client: int, version: int) -> str:
@@ -68,6 +69,16 @@ class StateFolder:
             raise RunError(f"the state of client {client} after round {ref.version - 1} is damaged at {path}")
         return _arrays(data)
 
+    def keep_only(self, wanted: set[tuple[int, int]]) -> None:
+        """Delete every version but these: what rounds have left behind that will be done again."""
+        selector = fs.FileSelector(self._root, recursive=True, allow_not_found=True)
+        for entry in self._filesystem.get_file_info(selector):
+            if entry.type != fs.FileType.File:
+                continue
+            client, _, version = entry.base_name.removesuffix(".safetensors").rpartition("-")
+            if not (client.isdigit() and version.isdigit() and (int(client), int(version)) in wanted):
+                self._filesystem.delete_file(entry.path)
+
     def remove(self, versions: Iterable[tuple[int, int]]) -> None:
         """Delete versions that nothing refers to any more."""
         for client, version in versions:
@@ -84,30 +95,35 @@ class StateCache:
         self._folder = folder
         self._budget = budget_bytes
         self._held: OrderedDict[int, tuple[StateRef, State]] = OrderedDict()
+        self._spilled: dict[int, tuple[StateRef, State]] = {}
         self.bytes = 0
 
     def get(self, client: int, ref: StateRef) -> State:
         """The state of a client at a committed version."""
-        held = self._held.get(client)
-        if held is not None and held[0] == ref:
+        held = self._held.get(client) or self._spilled.get(client)
+        if held is None or held[0] != ref:
+            return self._folder.read(client, ref)
+        if client in self._held:
             self._held.move_to_end(client)
-            return held[1]
-        return self._folder.read(client, ref)
+        return held[1]
 
     def put(self, client: int, version: int, state: State) -> StateRef:
         """Make a new version durable and keep it at hand; it counts once the round commits."""
         ref = self._folder.write(client, version, state)
-        self._drop(client)
+        self._spilled.pop(client, None)
+        old = self._held.pop(client, None)
         self._held[client] = (ref, state)
-        self.bytes += _size(state)
+        self.bytes += _size(state) - (0 if old is None else _size(old[1]))
         while self.bytes > self._budget:
-            self._drop(next(iter(self._held)))
+            self._evict()
         return ref
 
-    def _drop(self, client: int) -> None:
-        held = self._held.pop(client, None)
-        if held is not None:
-            self.bytes -= _size(held[1])
+    def _evict(self) -> None:
+        """Let the state that was used longest ago go from memory to this machine's disk."""
+        client, (ref, state) = self._held.popitem(last=False)
+        self.bytes -= _size(state)
+        if not self._folder.local:  # else its file is on a disk of this machine already
+            self._spilled[client] = (ref, _on_disk(state))
 
 
 def open_address(address: str) -> tuple[fs.FileSystem, str]:
@@ -127,6 +143,17 @@ def write_file(filesystem: fs.FileSystem, path: str, data: bytes) -> None:
         stream.write(data)
     if local:
         filesystem.move(target, path)
+
+
+def _on_disk(state: State) -> State:
+    """The same vectors, memory-mapped from a file without a name, which goes when this process does."""
+    mapped = {}
+    for name, array in state.items():
+        with tempfile.TemporaryFile() as file:
+            array.tofile(file)
+            file.flush()
+            mapped[name] = np.memmap(file, array.dtype, "r", shape=array.shape) if array.size else array
+    return mapped
 
 
 def _size(state: State) -> int:

@@ -2,6 +2,7 @@
 
     checkpoints/round-000060/server.safetensors    the server's vectors
     checkpoints/round-000060/ledger.safetensors    which version of every client's state is committed
+    checkpoints/round-000060/rounds.jsonl          the log up to here
     checkpoints/round-000060/manifest.json         position, identity of the run, checksums; written last
     states/                                        the client states themselves: immutable files that ledgers refer to
 """
@@ -16,11 +17,10 @@ from typing import Annotated, Any
 import numpy as np
 from pyarrow import fs
 from pydantic import Field
-from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from raybcgd.client.states import StateFolder, open_address, write_file
-from raybcgd.errors import ConfigError
+from raybcgd.client.states import FRESH, StateFolder, open_address, write_file
+from raybcgd.errors import ConfigError, RunError
 from raybcgd.section import Section
 from raybcgd.server.ledger import Ledger
 
@@ -49,6 +49,8 @@ class Position:
     rounds: int
     server: Mapping[str, np.ndarray]
     ledger: Ledger
+    log: bytes
+    """`rounds.jsonl` up to here."""
     upload_d_total: float
 
 
@@ -63,12 +65,23 @@ class Checkpoints:
         self._identity = json.loads(json.dumps(identity))
         self._retained: dict[int, Ledger] = {}
 
+    def refuse_others(self) -> None:
+        """A new run must not start where another run's checkpoints are."""
+        if self._present():
+            raise ConfigError(
+                f"{self._root} already holds checkpoints of a run; set checkpoint.address elsewhere, or resume that run"
+            )
+
     def save(self, position: Position, superseded: list[tuple[int, int]]) -> None:
         """Write a checkpoint, then remove what the policy no longer keeps, `superseded` states among it."""
         folder = self._folder(position.rounds)
         self._filesystem.create_dir(folder, recursive=True)
         ledger = {"versions": position.ledger.versions, "checksums": position.ledger.checksums}
-        files = {"server.safetensors": save(dict(position.server)), "ledger.safetensors": save(ledger)}
+        files = {
+            "server.safetensors": save(dict(position.server)),
+            "ledger.safetensors": save(ledger),
+            "rounds.jsonl": position.log,
+        }
         for name, data in files.items():
             write_file(self._filesystem, f"{folder}/{name}", data)
         manifest = {
@@ -100,8 +113,9 @@ class Checkpoints:
                 log.warning("checkpoint of round %d is damaged (%s); going back to the one before", rounds, error)
                 self._filesystem.delete_dir(self._folder(rounds))
                 continue
-            self._retained[rounds] = position.ledger.snapshot()
+            self._retained[rounds] = position.ledger
             found = found or position
+        self._states.keep_only({pair for ledger in self._retained.values() for pair in ledger.pairs()})
         return found
 
     def _present(self) -> list[int]:
@@ -113,20 +127,23 @@ class Checkpoints:
         folder = self._folder(rounds)
         manifest = _unsealed(self._bytes(f"{folder}/manifest.json"))
         self._check_identity(manifest["identity"])
-        arrays = {}
+        files = {}
         for name, checksum in manifest["sha256"].items():
-            data = self._bytes(f"{folder}/{name}")
-            if hashlib.sha256(data).hexdigest() != checksum:
+            files[name] = self._bytes(f"{folder}/{name}")
+            if hashlib.sha256(files[name]).hexdigest() != checksum:
                 raise _Damaged(f"{name} does not match its checksum")
+        arrays = load(files["ledger.safetensors"])
+        ledger = Ledger(arrays["versions"], arrays["checksums"])
+        for client in np.flatnonzero(ledger.versions != FRESH.version):
             try:
-                arrays[name] = load(data)
-            except SafetensorError as error:
-                raise _Damaged(f"{name}: {error}") from None
-        ledger = arrays["ledger.safetensors"]
+                self._states.read(int(client), ledger[int(client)])
+            except RunError as error:
+                raise _Damaged(str(error)) from None
         return Position(
             rounds=manifest["rounds"],
-            server=arrays["server.safetensors"],
-            ledger=Ledger(ledger["versions"], ledger["checksums"]),
+            server=load(files["server.safetensors"]),
+            ledger=ledger,
+            log=files["rounds.jsonl"],
             upload_d_total=manifest["upload_d_total"],
         )
 

@@ -83,11 +83,12 @@ class RoundLog:
             for line in self.path.read_text().splitlines():
                 yield RoundRecord.model_validate_json(line)
 
-    def cut(self, rounds: int) -> None:
-        """Forget everything from round number `rounds` on: it will be done again."""
-        if not self.path.exists():
-            return
-        lines = self.path.read_bytes().split(b"\n")[:-1]
+    def content(self) -> bytes:
+        """The log as it stands, for a checkpoint."""
+        return self.path.read_bytes() if self.path.exists() else b""
+
+    def restore(self, content: bytes) -> None:
+        """Go back to the log of a checkpoint: later rounds will be done again."""
         temporary = self.path.with_suffix(".part")
-        temporary.write_bytes(b"".join(line + b"\n" for line in lines[:rounds]))
+        temporary.write_bytes(content)
         temporary.replace(self.path)

@@ -35,6 +35,11 @@ class Ledger:
                 self.superseded.append((client, old.version))
             self.versions[client], self.checksums[client] = ref
 
+    def pairs(self) -> list[tuple[int, int]]:
+        """(client, version) of every state that is committed."""
+        there = np.flatnonzero(self.versions != FRESH.version)
+        return list(zip(there.tolist(), self.versions[there].tolist(), strict=True))
+
     def snapshot(self) -> "Ledger":
         """A copy for a checkpoint."""
         return Ledger(self.versions.copy(), self.checksums.copy())
