@@ -1,0 +1,159 @@
+"""Experiments played in this process, with everything in view that a run keeps to itself."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from raybcgd.client.host import ClientHost, Job, Orders
+from raybcgd.client.states import FRESH, StateFolder
+from raybcgd.config import Config, make_config
+from raybcgd.data.dataset import Dataset
+from raybcgd.data.partition import Partition
+from raybcgd.data.sources import DataConfig, load
+from raybcgd.model.flat import FlatModel
+from raybcgd.problem import Data, Problem, prepare
+from raybcgd.server.ledger import Ledger
+from raybcgd.server.local import LocalPool
+from raybcgd.server.round import RoundResult, run_round
+
+SMALL: dict[str, Any] = {
+    "engine": "local",
+    "data": {"partition": {"clients": 8, "rho": 0.3, "samples_per_client": 40}},
+    "model": {"options": {"hidden": [6, 5]}},
+    "blocks": {"count": 2},
+    "local": {"epochs": 2, "batch_size": 16},
+    "cohort": {"clients_per_round": 4},
+}
+"""A small perceptron on some of the digits."""
+
+
+@cache
+def digits() -> Dataset:
+    """The embedded data, read once."""
+    return load(DataConfig())
+
+
+def nested(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """A copy of nested tables with some settings replaced; None takes a setting out."""
+    result = dict(base)
+    for key, value in changes.items():
+        if isinstance(value, dict) and isinstance(base.get(key), dict):
+            result[key] = nested(base[key], value)
+        elif value is None:
+            result.pop(key, None)
+        else:
+            result[key] = value
+    return result
+
+
+@dataclass
+class Played:
+    """A run that is over."""
+
+    problem: Problem
+    data: Data
+    start: Tensor
+    """x before round 0."""
+    xs: list[Tensor]
+    """x after each round."""
+    server: Any
+    """The server's last state."""
+    clients: list[dict[str, np.ndarray]]
+    """Every client's committed state."""
+    rounds: list[RoundResult]
+
+    @property
+    def x(self) -> Tensor:
+        return self.xs[-1]
+
+    def kept(self, name: str) -> np.ndarray:
+        """One vector of every client's state, a row a client."""
+        return np.stack([state[name] for state in self.clients])
+
+
+class Lab:
+    """Prepares experiments and plays them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._count = 0
+
+    def config(self, changes: dict[str, Any]) -> Config:
+        """`SMALL` with some settings replaced."""
+        return make_config(nested(SMALL, changes))
+
+    def prepare(
+        self,
+        config: Config,
+        module: nn.Module | None = None,
+        dataset: Dataset | None = None,
+        owners: Partition | None = None,
+    ) -> tuple[Problem, Data]:
+        """Like `raybcgd.problem.prepare`, with a division of the data of one's own if given."""
+        problem, data = prepare(config, module, dataset or digits())
+        if owners is not None:
+            data = replace(data, partitions=(owners,))
+            problem = replace(problem, clients=len(owners), largest_client=int(owners.sizes.max()))
+        return problem, data
+
+    def play(
+        self,
+        changes: dict[str, Any],
+        module: nn.Module | None = None,
+        dataset: Dataset | None = None,
+        owners: Partition | None = None,
+        stop: Callable[[Tensor], bool] | None = None,
+    ) -> Played:
+        """Run an experiment to its end, or until `stop` says of an x that it will do."""
+        problem, data = self.prepare(self.config(changes), module, dataset, owners)
+        self._count += 1
+        address = str(self._folder / f"states-{self._count}")
+        flat = FlatModel(problem.module(), problem.layout, problem.dtype, torch.device("cpu"))
+        server = problem.config.algorithm.server_init(flat.vector.clone())
+        ledger = Ledger.fresh(problem.clients)
+        played = Played(problem, data, flat.vector.clone(), [], server, [], [])
+        pool = LocalPool(problem, data, address)
+        try:
+            for index in range(problem.config.rounds):
+                result = run_round(problem, data, pool, played.server, ledger, index, flat.trained)
+                played.server = result.server
+                played.rounds.append(result)
+                played.xs.append(result.server.x)
+                if stop is not None and stop(result.server.x):
+                    break
+        finally:
+            pool.close()
+        states = StateFolder(address)
+        fresh = problem.config.algorithm.client_init(torch.zeros_like(flat.vector))._asdict()
+        for client in range(problem.clients):
+            ref = ledger[client]
+            if ref == FRESH or not problem.keeps_state:
+                played.clients.append({f"algorithm.{name}": vector.numpy() for name, vector in fresh.items()})
+            else:
+                played.clients.append(states.read(client, ref))
+        return played
+
+    def upload(self, changes: dict[str, Any], client: int, block: int | None, **objects: Any) -> tuple[Problem, Any]:
+        """What one client sends in round 0: the payload as it leaves the host."""
+        problem, data = self.prepare(self.config(changes), **objects)
+        flat = FlatModel(problem.module(), problem.layout, problem.dtype, torch.device("cpu"))
+        algorithm = problem.config.algorithm
+        down = algorithm.broadcast(algorithm.server_init(flat.vector.clone()))
+        self._count += 1
+        host = ClientHost(problem, data, str(self._folder / f"states-{self._count}"), torch.device("cpu"))
+        arrays = {name: vector.numpy() for name, vector in down._asdict().items()}
+        (outcome,) = host.train([Job(client, block)], arrays, Orders(0))
+        assert outcome.error is None, outcome.error
+        return problem, outcome.payload
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
