@@ -13,9 +13,7 @@ _COLOURS = ("#0072B2", "#56B4E9", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#
 _DASHES = ("-", "--", "-", "--", "-.", ":", "-")
 
 
-def accuracy_against_upload(
-    runs: Mapping[str, Sequence[RoundRecord]], target: float, subject: str, path: Path
-) -> None:
+def accuracy_against_upload(runs: Mapping[str, Sequence[RoundRecord]], target: float, subject: str, path: Path) -> None:
     """Write a PNG: the accuracy of each run against what a sampled client has uploaded so far, in units of d."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -66,6 +64,8 @@ def headline(runs: Mapping[str, Sequence[RoundRecord]], target: float) -> str:
     others = {label: cost for label, cost in costs.items() if label != best}
     reference = "FedAvg" if "FedAvg" in others else max(others, key=lambda label: others[label], default=None)
     if reference is None:
-        return f"{best} reaches {goal} with {costs[best]:.1f} d uploaded" + (", the others never" if len(runs) > 1 else "")
+        return f"{best} reaches {goal} with {costs[best]:.1f} d uploaded" + (
+            ", the others never" if len(runs) > 1 else ""
+        )
     factor = costs[reference] / costs[best]
     return f"{best} reaches {goal} with {factor:.1f} times fewer uploaded floats than {reference}"

@@ -1,7 +1,7 @@
 """What a run looks like while it runs: a bar on a terminal, a line a round elsewhere."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from time import monotonic
 from typing import Protocol
 
@@ -24,22 +24,38 @@ class Watcher(Protocol):
         """A round is done."""
 
 
-@contextmanager
-def watching(label: str, rounds: int, console: Console) -> Iterator[Watcher]:
-    """A watcher that shows a run of so many rounds on a console, for as long as the block lasts."""
-    if not console.is_terminal:
-        yield _Lines(label, rounds, console)
-        return
-    columns = (
-        SpinnerColumn(finished_text=" "),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=20),
-        TextColumn("{task.completed}/{task.total}"),
-        TextColumn("{task.fields[news]}", markup=False),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console) as bar:
-        yield _Bar(label, rounds, bar)
+class Display:
+    """Shows runs on a console; on a quiet one, nothing."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(quiet=True)
+
+    @contextmanager
+    def stage(self, text: str) -> Iterator[None]:
+        """Say that something takes a while, and how long it took."""
+        started = monotonic()
+        with self.console.status(f"{text} …") if self.console.is_terminal else nullcontext():
+            if not self.console.is_terminal:
+                self.console.print(f"{text} …")
+            yield
+        self.console.print(f"{text} took {monotonic() - started:.1f} s", highlight=False)
+
+    @contextmanager
+    def run(self, label: str, rounds: int) -> Iterator[Watcher]:
+        """A watcher of a run of so many rounds, for as long as the block lasts."""
+        if not self.console.is_terminal:
+            yield _Lines(label, rounds, self.console)
+            return
+        columns = (
+            SpinnerColumn(finished_text=" "),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            TextColumn("{task.completed}/{task.total}"),
+            TextColumn("{task.fields[news]}", markup=False),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=self.console) as bar:
+            yield _Bar(label, rounds, bar)
 
 
 class _Pace:

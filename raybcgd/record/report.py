@@ -56,7 +56,7 @@ def standing(
 
 def _cells(line: Standing) -> list[str]:
     to_target = "never" if line.upload_d_to_target is None else f"{line.upload_d_to_target:.1f}"
-    rounds_to_target = "–" if line.rounds_to_target is None else str(line.rounds_to_target)
+    rounds_to_target = "-" if line.rounds_to_target is None else str(line.rounds_to_target)
     return [
         line.label,
         _percent(line.final_accuracy),
@@ -76,9 +76,7 @@ def _headings(target: float) -> list[str]:
 
 def comparison_table(lines: Sequence[Standing], target: float) -> Table:
     """A comparison for the terminal."""
-    table = Table(
-        title="Accuracy, and upload of a sampled client in units of the model's size d", title_justify="left"
-    )
+    table = Table(title="Accuracy, and upload of a sampled client in units of the model's size d", title_justify="left")
     for k, heading in enumerate(_headings(target)):
         table.add_column(heading, justify="left" if k == 0 else "right")
     cheapest = min((line.upload_d_to_target for line in lines if line.upload_d_to_target is not None), default=None)
@@ -115,7 +113,7 @@ def run_table(summary: Mapping[str, Any], folder: Path) -> Table:
 
 
 def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1%}"
+    return "-" if value is None else f"{value:.1%}"
 
 
 def _bytes(count: float) -> str:

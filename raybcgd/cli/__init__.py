@@ -1,0 +1,5 @@
+"""The command line: `raybcgd train | resume | compare | plan | data | methods`."""
+
+from raybcgd.cli.app import app, main
+
+__all__ = ["app", "main"]

@@ -1,0 +1,40 @@
+"""The commands put together."""
+
+import warnings
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from raybcgd.cli.data import data
+from raybcgd.cli.methods import methods
+from raybcgd.cli.plan import plan
+from raybcgd.cli.runs import compare, resume, train
+from raybcgd.cli.shared import out
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+for command in (train, resume, compare, plan, methods):
+    app.command()(command)
+app.add_typer(data, name="data")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"raybcgd {version('raybcgd')}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+    ] = False,
+) -> None:
+    """Federated block-coordinate gradient descent, simulated on Ray."""
+
+
+def main() -> None:
+    """The console script."""
+    # Arrays from Ray's object store are read-only, and everything of ours that wraps them only reads.
+    warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+    app()

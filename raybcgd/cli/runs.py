@@ -1,0 +1,80 @@
+"""`raybcgd train`, `resume` and `compare`."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from raybcgd.cli.shared import ConfigFile, Interrupted, Out, Set, ends_clearly, out
+from raybcgd.compare import compare as run_comparison
+from raybcgd.compare import title
+from raybcgd.config import Config, load_config
+from raybcgd.errors import ConfigError
+from raybcgd.experiment import RunFolder
+from raybcgd.record.progress import Display
+from raybcgd.record.report import comparison_table, run_table
+from raybcgd.run import new_folder, run
+
+
+@ends_clearly
+def train(
+    config: ConfigFile,
+    settings: Set = None,
+    out_folder: Out = None,
+    resume: Annotated[
+        Literal["never", "auto"], typer.Option(help="auto: go on where the run in --out stopped, if there is one.")
+    ] = "never",
+) -> None:
+    """Run an experiment."""
+    experiment = load_config(config, settings or ())
+    if resume == "auto" and out_folder is None:
+        raise ConfigError("--resume auto needs the run's folder; give --out")
+    folder = out_folder or new_folder(experiment.algorithm.name)
+    _run(experiment, folder, resume=resume == "auto" and RunFolder(folder).config.exists())
+
+
+@ends_clearly
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")],
+    settings: Set = None,
+) -> None:
+    """Go on with a run from its last checkpoint, possibly with more rounds or on other hosts."""
+    if not RunFolder(folder).config.exists():
+        raise ConfigError(
+            f"{folder} holds no run (no config.toml); give the folder of one, or start with raybcgd train"
+        )
+    _run(load_config(RunFolder(folder).config, settings or ()), folder, resume=True)
+
+
+def _run(config: Config, folder: Path, resume: bool) -> None:
+    try:
+        with Display(out).run(title(type(config.algorithm)), config.rounds) as watcher:
+            result = run(config, out=folder, resume=resume, observe=watcher.observe, announce=watcher.announce)
+    except KeyboardInterrupt:
+        raise Interrupted(_where_it_stopped(folder)) from None
+    out.print(run_table(result.summary, result.folder))
+
+
+def _where_it_stopped(folder: Path) -> str:
+    log = RunFolder(folder).rounds
+    if not log.path.exists():
+        return "interrupted before the first round was done"
+    done = sum(1 for _ in log)
+    return f"interrupted after {done} rounds; go on from the last checkpoint with `raybcgd resume {folder}`"
+
+
+@ends_clearly
+def compare(
+    config: ConfigFile,
+    algorithms: Annotated[
+        str | None, typer.Option(help="Methods to run, separated by commas; those of [compare] unless given.")
+    ] = None,
+    settings: Set = None,
+    out_folder: Out = None,
+) -> None:
+    """Run several methods on the same data and seed; write a table and a plot of accuracy against uploaded floats."""
+    experiment = load_config(config, settings or ())
+    names = algorithms.split(",") if algorithms is not None else None
+    result = run_comparison(experiment, algorithms=names, out=out_folder, display=Display(out))
+    out.print(comparison_table(result.standings, result.target))
+    out.print(f"plot and tables: {result.folder}/comparison.png, .md, .json", highlight=False, soft_wrap=True)
