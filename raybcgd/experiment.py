@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raybcgd.errors import RunError
 from raybcgd.model.flat import FlatModel
 from raybcgd.problem import Data, Problem
 from raybcgd.record.checkpoint import Checkpoints, Position
@@ -102,7 +103,12 @@ class Experiment:
         rounds = self._problem.config.rounds
         pending: _Pending | None = None
         for index in range(self._done, rounds):
-            result = run_round(self._problem, self._data, pool, self._server, self._ledger, index, self._trained)
+            try:
+                result = run_round(self._problem, self._data, pool, self._server, self._ledger, index, self._trained)
+            except RunError:
+                if pending is not None:  # the round before this one did happen
+                    yield self._finish(pending, pool)
+                raise
             if pending is not None:
                 yield self._finish(pending, pool)
             self._server = result.server

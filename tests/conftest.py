@@ -22,7 +22,8 @@ def small(**tables: Any) -> Config:
         "checkpoint": {"every": 2},
     }
     for key, value in tables.items():
-        base[key] = {**base[key], **value} if isinstance(value, dict) and key in base else value
+        merge = isinstance(value, dict) and key in base and not (key == "algorithm" and "name" in value)
+        base[key] = {**base[key], **value} if merge else value
     return make_config(base)
 
 

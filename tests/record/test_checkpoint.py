@@ -1,0 +1,134 @@
+"""Checkpoints: resume with the same bits, refuse other experiments, survive damage."""
+
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raybcgd import ConfigError, RoundRecord, run
+from tests.conftest import small
+
+
+class Stop(Exception):
+    """Raised from an observer to end a run in the middle."""
+
+
+def stop_after(round_index: int) -> Any:
+    def observe(record: RoundRecord) -> None:
+        if record.round == round_index:
+            raise Stop
+
+    return observe
+
+
+def interrupted(out: Path, after: int, **tables: Any) -> None:
+    with pytest.raises(Stop):
+        run(small(rounds=8, **tables), out=out, observe=stop_after(after))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(run(small(rounds=8), out=tmp_path_factory.mktemp("whole") / "run").summary["sha256"])
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 5])
+def test_a_resumed_run_ends_with_the_same_bits(out: Path, undisturbed: str, after: int) -> None:
+    interrupted(out, after)
+    result = run(small(rounds=8), out=out, resume=True)
+    assert result.summary["sha256"] == undisturbed
+    assert [record.round for record in result.records] == list(range(8))
+
+
+def test_uploads_are_summed_across_a_resume(out: Path, tmp_path: Path) -> None:
+    interrupted(out, after=5)
+    resumed = run(small(rounds=8), out=out, resume=True)
+    whole = run(small(rounds=8), out=tmp_path / "whole")
+    assert resumed.summary["upload_d"] == whole.summary["upload_d"]
+    assert resumed.summary["upload_bytes"] == whole.summary["upload_bytes"]
+
+
+def test_a_finished_run_can_be_made_longer(out: Path, undisturbed: str) -> None:
+    run(small(rounds=4), out=out)
+    assert run(small(rounds=8), out=out, resume=True).summary["sha256"] == undisturbed
+
+
+def test_what_no_bit_depends_on_may_change(out: Path, undisturbed: str) -> None:
+    interrupted(out, after=5)
+    config = small(rounds=8, hosts={"state_memory_mb": 0.001}, checkpoint={"every": 3}, evaluation={"every": 4})
+    assert run(config, out=out, resume=True).summary["sha256"] == undisturbed
+
+
+def test_another_experiment_is_refused_with_the_difference(out: Path) -> None:
+    interrupted(out, after=5)
+    before = sorted(path.read_bytes() for path in out.rglob("*.safetensors"))
+    with pytest.raises(ConfigError, match=r"algorithm\.lr = 0\.05 there, 0\.1 here"):
+        run(small(rounds=8, algorithm={"lr": 0.1}), out=out, resume=True)
+    assert sorted(path.read_bytes() for path in out.rglob("*.safetensors")) == before
+
+
+@pytest.mark.parametrize("file", ["server.safetensors", "ledger.safetensors", "manifest.json", "rounds.jsonl"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+def test_a_damaged_checkpoint_is_passed_over(
+    out: Path, undisturbed: str, file: str, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    interrupted(out, after=6)
+    newest = sorted((out / "checkpoints").iterdir())[-1] / file
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    if damage == "remove":
+        newest.unlink()
+    else:
+        newest.write_bytes(bytes(content) if damage == "flip" else bytes(content[: len(content) // 2]))
+    with caplog.at_level(logging.WARNING):
+        result = run(small(rounds=8), out=out, resume=True)
+    assert result.summary["sha256"] == undisturbed
+    assert re.search(r"checkpoint of round 6 is damaged \(.*\); going back", caplog.text)
+
+
+def test_a_damaged_client_state_is_noticed_on_resume(
+    out: Path, undisturbed: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    interrupted(out, after=6)
+    newest = max((out / "states").rglob("*-6.safetensors"))
+    newest.write_bytes(newest.read_bytes()[:-1] + b"!")
+    with caplog.at_level(logging.WARNING):
+        result = run(small(rounds=8), out=out, resume=True)
+    assert result.summary["sha256"] == undisturbed
+    assert "is damaged" in caplog.text
+
+
+def test_old_checkpoints_and_states_are_removed(out: Path) -> None:
+    run(small(rounds=40, checkpoint={"every": 2, "keep": 2}), out=out)
+    assert [path.name for path in sorted((out / "checkpoints").iterdir())] == ["round-000038", "round-000040"]
+    # 20 clients, each with its version in either checkpoint at most.
+    assert len(list((out / "states").rglob("*.safetensors"))) <= 2 * 20
+
+
+def test_leftovers_of_rounds_that_will_be_done_again_are_removed(out: Path) -> None:
+    interrupted(out, after=6)
+    stray = out / "states" / "003" / "3-99.safetensors"
+    stray.parent.mkdir(exist_ok=True)
+    stray.write_bytes(b"from a round that never was")
+    run(small(rounds=8), out=out, resume=True)
+    assert not stray.exists()
+
+
+def test_a_folder_with_a_run_is_not_overwritten(out: Path) -> None:
+    run(small(rounds=2), out=out)
+    with pytest.raises(ConfigError, match="already holds a run"):
+        run(small(rounds=2), out=out)
+
+
+def test_an_address_with_checkpoints_of_another_run_is_refused(out: Path, tmp_path: Path) -> None:
+    address = str(tmp_path / "saved")
+    run(small(rounds=2, checkpoint={"address": address}), out=out)
+    with pytest.raises(ConfigError, match=r"checkpoint\.address"):
+        run(small(rounds=2, checkpoint={"address": address}), out=tmp_path / "other")
+
+
+def test_nothing_is_pickled(out: Path) -> None:
+    run(small(rounds=4), out=out)
+    kinds = {path.suffix for path in out.rglob("*") if path.is_file()}
+    assert kinds == {".toml", ".jsonl", ".json", ".safetensors"}
