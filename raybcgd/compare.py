@@ -18,6 +18,7 @@ from raybcgd.problem import prepare
 from raybcgd.record.plots import accuracy_against_upload
 from raybcgd.record.progress import Display
 from raybcgd.record.report import Standing, comparison_markdown, standing
+from raybcgd.record.rounds import RoundRecord
 from raybcgd.run import RunResult, new_folder, run, write_whole
 
 
@@ -138,7 +139,8 @@ def _report(
     write_whole(folder / "comparison.json", json.dumps(table, indent=2) + "\n")
     write_whole(folder / "comparison.md", comparison_markdown(standings, target))
     records = {label: result.records for label, result in runs.items()}
-    accuracy_against_upload(records, target, _subject(plan, dataset), folder / "comparison.png")
+    label, first = next(iter(records.items()))
+    accuracy_against_upload(records, target, _subject(plan[label], first[0], dataset), folder / "comparison.png")
     return Comparison(runs, standings, target, folder)
 
 
@@ -146,9 +148,12 @@ def _settings(config: Config) -> str:
     return ", ".join(f"{name} = {value}" for name, value in config.algorithm.model_dump(exclude_none=True).items())
 
 
-def _subject(plan: dict[str, Config], dataset: Dataset) -> str:
+def _subject(config: Config, first: RoundRecord, dataset: Dataset) -> str:
     """What was compared, for the plot."""
-    config = next(iter(plan.values()))
+    sampled = len(first.participants) + len(first.dropped)
     dealt = config.data.partition
     how = f"Dirichlet({dealt.rho:g})" if dealt.kind.startswith("dirichlet") else dealt.kind
-    return f"{config.model.name} on {dataset.name}, {dealt.clients} clients, {how}, seed {config.seed}"
+    return (
+        f"{config.model.name} on {dataset.name}, {dealt.clients} clients, {how}, {sampled} clients a round, "
+        f"seed {config.seed}"
+    )

@@ -116,8 +116,7 @@ def _session(problem: Problem, data: Data, folder: RunFolder, resume: bool, stac
     else:
         from raybcgd.server.coordinator import RayRun, cluster  # Ray takes a second to import
 
-        say("starting Ray")
-        stack.enter_context(cluster(problem.config.hosts.address))
+        stack.enter_context(cluster(problem.config.hosts.address, say))
         session = RayRun(problem, data, folder, resume)
     stack.callback(session.close)
     return session

@@ -35,8 +35,8 @@ def methods() -> None:
     out.print(table)
     shared = layout.shared.size / layout.size
     out.print(
-        "What a sampled client uploads and downloads in a round and keeps between rounds is in units of the model's size "
-        f"d, for the default settings, {_BLOCKS} equal blocks and a shared one of {shared:.0%} of d.",
+        "What a sampled client uploads and downloads in a round and keeps between rounds is in units of the model's "
+        f"size d, for the default settings, {_BLOCKS} equal blocks and a shared one of {shared:.0%} of d.",
         highlight=False,
     )
 

@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +54,14 @@ class Coordinator:
 
 
 @contextlib.contextmanager
-def cluster(address: str | None) -> Iterator[None]:
+def cluster(address: str | None, say: Callable[[str], None] = lambda _: None) -> Iterator[None]:
     """Join the Ray cluster at an address, or start one on this machine and end it afterwards."""
     if ray.is_initialized():
         yield
         return
     # Without an address Ray would join whatever else runs on this machine.
     address = address or os.environ.get("RAY_ADDRESS") or "local"
+    say("starting Ray" if address == "local" else "joining the Ray cluster")
     if address not in ("auto", "local"):
         _check_reachable(address)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray warns until somebody chooses
