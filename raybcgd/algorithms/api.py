@@ -127,7 +127,7 @@ class Work(Protocol):
         """(x - y_T)/(T eta), from delta = y_T - x: the mean direction along the local path. Zero on buffers."""
 
     def full_gradient(self, x: Tensor) -> Tensor:
-        """The gradient of the client's whole loss at x."""
+        """The gradient of the client's whole loss at x. Zero on buffers."""
 
     def loss(self, x: Tensor) -> Tensor:
         """The client's mean loss at x, without a step."""
@@ -202,7 +202,10 @@ class Algorithm(Section):
         return mine
 
     def server_rule(self, server: Any, total: Any, rnd: Round) -> Any:
-        """The server's next state. Coordinates that nobody uploaded are put back by the caller."""
+        """The server's next state.
+
+        The caller puts back coordinates that nobody uploaded, and on buffers replaces x by x + total.delta, the average.
+        """
         raise NotImplementedError
 
     def models(self, server: Any) -> tuple[Tensor, ...]:

@@ -110,8 +110,9 @@ class LocalWork:
         return gradient if self._trained is None else gradient * self._trained
 
     def full_gradient(self, x: Tensor) -> Tensor:
-        """The gradient of the client's whole loss at x."""
-        return self._anchor_at(x).full
+        """The gradient of the client's whole loss at x. Zero on buffers."""
+        full = self._anchor_at(x).full
+        return full if self._trained is None else full * self._trained
 
     def loss(self, x: Tensor) -> Tensor:
         """The client's mean loss at x, without a step."""

@@ -136,6 +136,13 @@ class Reducer:
         return Reduced(self._algorithm.terms_type(**self._sums), uncovered, tuple(diversity))
 
 
+def average_buffers(before: Any, after: Any, total: Any, trained: Tensor | None) -> Any:
+    """The server's new state, with buffers averaged and no more: momentum could make a variance negative."""
+    if trained is None or not hasattr(total, "delta"):
+        return after
+    return after._replace(x=torch.where(trained > 0, after.x, before.x + total.delta))
+
+
 def keep_uncovered(before: Any, after: Any, uncovered: Slices, size: int) -> Any:
     """The server's new state, with every coordinate that nobody uploaded as it was."""
     if not uncovered:

@@ -17,7 +17,7 @@ from raybcgd.problem import Data, Problem
 from raybcgd.record.rounds import Dropped, Participant
 from raybcgd.server.evaluate import Piece, Score
 from raybcgd.server.ledger import Ledger
-from raybcgd.server.reduce import Expected, Reducer, keep_uncovered
+from raybcgd.server.reduce import Expected, Reducer, average_buffers, keep_uncovered
 from raybcgd.wire.upload import Traffic, total
 
 
@@ -103,6 +103,7 @@ def run_round(
     steps = float(np.mean([item.steps for item in expected]))
     rnd = Round(index=index, clients=problem.clients, lr=lr, steps=steps, phase=orders.phase)
     after = algorithm.server_rule(server, reduced.total, rnd)
+    after = average_buffers(server, after, reduced.total, trained)
     after = keep_uncovered(server, after, reduced.uncovered, problem.layout.size)
     _check_finite(problem, algorithm.models(after), index)
     there = [member for member in cohort if (o := outcomes.get(member.client)) is not None and o.error is None]

@@ -1,0 +1,61 @@
+"""Batch normalisation: its statistics travel and are averaged, and nothing else is done to them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from raybcgd.model.flat import FlatModel
+
+METHODS: list[dict[str, Any]] = [
+    {"name": "fedavg"},
+    {"name": "fedavgm", "momentum": 0.9},
+    {"name": "fedbcgd", "momentum": 0.9},
+    {"name": "fedbcgd+", "momentum": 0.9},
+    {"name": "fedbcgd+", "control": "anchor", "control_upload": "sent"},
+]
+
+
+def normed() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 10))
+
+
+@pytest.mark.parametrize("algorithm", METHODS, ids=lambda a: "-".join(str(v) for v in a.values()))
+def test_statistics_are_averaged_whatever_the_server_does_to_parameters(lab: Any, algorithm: dict[str, Any]) -> None:
+    changes = {
+        "rounds": 6,
+        "blocks": {"count": 1, "shared": "none"},
+        "model": {"options": None},
+        "algorithm": {"lr": 0.05, **algorithm},
+    }
+    played = lab.play(changes, module=normed())
+    flat = FlatModel(normed(), played.problem.layout, torch.float32, torch.device("cpu"))
+    assert flat.trained is not None
+    assert int((flat.trained == 0).sum()) == 12
+    buffers = flat.trained == 0
+    x = flat.named(played.x)
+    assert bool((x["2.running_var"] > 0).all())
+    assert not torch.equal(played.x[buffers], played.start[buffers])
+    if "c" in played.server._fields:
+        assert not bool(played.server.c[buffers].any())
+        assert not played.kept("algorithm.c")[:, buffers.numpy()].any()
+        assert np.abs(played.kept("algorithm.c")).max() > 0
+
+
+def test_one_round_of_momentum_moves_statistics_as_plain_averaging_does(lab: Any) -> None:
+    """From the second round on: the first has no momentum yet."""
+    runs = {}
+    for name, settings in (("fedavg", {}), ("fedavgm", {"momentum": 0.9})):
+        changes = {
+            "rounds": 2,
+            "blocks": {"count": 1, "shared": "none"},
+            "model": {"options": None},
+            "algorithm": {"name": name, "lr": 1e-12, "weight_decay": 0, **settings},
+        }
+        runs[name] = lab.play(changes, module=normed())
+    layout = runs["fedavg"].problem.layout
+    buffers = FlatModel(normed(), layout, torch.float32, torch.device("cpu")).trained == 0
+    assert torch.equal(runs["fedavg"].x[buffers], runs["fedavgm"].x[buffers])
