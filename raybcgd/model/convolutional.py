@@ -3,7 +3,7 @@
 from torch import nn
 
 from raybcgd.errors import ConfigError
-from raybcgd.model.initialise import he
+from raybcgd.model.initialise import xavier
 
 
 def image_shape(name: str, input_shape: tuple[int, ...], smallest: int) -> tuple[int, int, int]:
@@ -41,7 +41,7 @@ def _two_convolutions(
     model.add_module("fc2", nn.Linear(hidden[0], hidden[1]))
     model.add_module("relu4", nn.ReLU())
     model.add_module("fc3", nn.Linear(hidden[1], classes))
-    return he(model)
+    return xavier(model)
 
 
 def lenet5(input_shape: tuple[int, ...], classes: int) -> nn.Module:

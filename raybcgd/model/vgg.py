@@ -61,4 +61,4 @@ def _vgg(
     model.add_module("pool", nn.AdaptiveAvgPool2d(2))
     model.add_module("flatten", nn.Flatten())
     model.add_module("classifier", classifier)
-    return he(model)
+    return he(model, small_head=True)
