@@ -22,6 +22,8 @@ class HostPlace(NamedTuple):
     node: str
     pid: int
     device: str
+    gpus: tuple[str, ...]
+    """The GPUs that Ray has given it a share of."""
 
 
 def host_device(on_accelerator: bool) -> torch.device:
@@ -37,12 +39,13 @@ class HostActor:
 
     def __init__(self, problem: Problem, data: Data, state_address: str) -> None:
         torch.set_num_threads(1)
-        self._device = host_device(bool(ray.get_runtime_context().get_accelerator_ids().get("GPU")))
+        self._gpus = tuple(ray.get_runtime_context().get_accelerator_ids().get("GPU", ()))
+        self._device = host_device(bool(self._gpus))
         self._host = ClientHost(problem, data, state_address, self._device)
 
     def place(self) -> HostPlace:
         """Answer that the host is up, and where."""
-        return HostPlace(ray.get_runtime_context().get_node_id(), os.getpid(), str(self._device))
+        return HostPlace(ray.get_runtime_context().get_node_id(), os.getpid(), str(self._device), self._gpus)
 
     def train(self, jobs: Sequence[Job], down: Mapping[str, np.ndarray], orders: Orders) -> list[Outcome]:
         """Do jobs; see `ClientHost.train`."""

@@ -61,8 +61,12 @@ class RayPool:
     # Hosts
 
     def _start_host(self) -> None:
+        run_id = ray.get_runtime_context().get_actor_id() or "driver"
         options = HostActor.options(  # type: ignore[attr-defined]
-            num_gpus=self._needs.num_gpus, num_cpus=self._needs.num_cpus, scheduling_strategy="SPREAD"
+            name=f"raybcgd-{run_id[:12]}-host-{self._number}",  # for whoever looks at Ray's own dashboard
+            num_gpus=self._needs.num_gpus,
+            num_cpus=self._needs.num_cpus,
+            scheduling_strategy="SPREAD",
         )
         actor = options.remote(self._problem, self._data, self._state_address)
         self._hosts[self._number] = _Host(actor, actor.place.remote())

@@ -1,7 +1,9 @@
 """Real Ray clusters of several raylets in this machine, each test module with its own ports and folders."""
 
 import os
+import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import ray
@@ -21,11 +23,20 @@ def ray_environment() -> None:
     """The same settings for every process of every cluster that the tests start."""
     os.environ.update(FAST_HEALTH_CHECKS)
     os.environ["RAY_AUTH_MODE"] = "disabled"
+    os.environ["RAY_preload_python_modules"] = "torch"
 
 
-def start_cluster(*nodes: dict[str, float]) -> Cluster:
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start_cluster(*nodes: dict[str, Any]) -> Cluster:
     """A head and further nodes with these resources, joined by this process as the driver."""
-    cluster = Cluster(initialize_head=True, head_node_args={**nodes[0], "include_dashboard": False})
+    head = {"include_dashboard": False, "dashboard_port": free_port(), **nodes[0]}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     for node in nodes[1:]:
         cluster.add_node(**node)
     ray.init(address=cluster.address, log_to_driver=False)
