@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -196,8 +196,16 @@ def summarise(
         "sha256": digest.hexdigest(),
         "stack": problem.stack,
         "versions": {
-            "raybcgd": version("raybcgd"),
+            "raybcgd": own_version(),
             "python": platform.python_version(),
             **{name: version(name) for name in ("torch", "numpy", "ray")},
         },
     }
+
+
+def own_version() -> str:
+    """The installed version; a working directory that was sent to a cluster has none."""
+    try:
+        return version("raybcgd")
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,7 +1,6 @@
 """The commands put together."""
 
 import warnings
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -11,6 +10,7 @@ from raybcgd.cli.methods import methods
 from raybcgd.cli.plan import plan
 from raybcgd.cli.runs import compare, resume, train
 from raybcgd.cli.shared import out
+from raybcgd.run import own_version
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in (train, resume, compare, plan, methods):
@@ -20,7 +20,7 @@ app.add_typer(data, name="data")
 
 def _version(wanted: bool) -> None:
     if wanted:
-        out.print(f"raybcgd {version('raybcgd')}", highlight=False)
+        out.print(f"raybcgd {own_version()}", highlight=False)
         raise typer.Exit
 
 

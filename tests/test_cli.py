@@ -1,0 +1,380 @@
+"""The command line: what it prints, how it ends, and that every wrong config ends it with one clear line."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tomli_w
+from PIL import Image
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from raybcgd.algorithms import METHODS
+from raybcgd.cli import app
+from raybcgd.record.progress import Display
+from raybcgd.record.rounds import RoundLog, RoundRecord
+
+SMALL: dict[str, Any] = {
+    "rounds": 4,
+    "engine": "local",
+    "data": {"partition": {"rho": 0.3, "clients": 20}},
+    "model": {"name": "mlp", "options": {"hidden": [16, 16, 16]}},
+    "blocks": {"count": 3},
+    "algorithm": {"name": "fedbcgd", "lr": 0.05, "momentum": 0.5},
+    "local": {"epochs": 1, "batch_size": 20},
+    "checkpoint": {"every": 2},
+}
+
+
+def raybcgd(*arguments: str | Path) -> Result:
+    """Run a command in this process."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(tomli_w.dumps(SMALL))
+    return path
+
+
+def test_train_leaves_a_run_behind_and_prints_a_line_a_round(config: Path, out: Path) -> None:
+    result = raybcgd("train", config, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("FedBCGD: round ") == 4
+    assert "round 4/4  accuracy " in result.stdout
+    assert "d in all" in result.stdout
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["rounds"] == 4
+    assert len(summary["sha256"]) == 64
+    assert len(list(RoundLog(out / "rounds.jsonl"))) == 4
+    assert not list(out.glob("*.part"))
+
+
+def test_settings_can_be_replaced(config: Path, out: Path) -> None:
+    result = raybcgd("train", config, "--out", out, "--set", "rounds=1", "--set", "algorithm.name=fedavgm")
+    assert result.exit_code == 0, result.output
+    assert "FedAvgM: round 1/1" in result.stdout
+
+
+def test_resume_goes_on_to_the_weights_of_an_unbroken_run(config: Path, tmp_path: Path) -> None:
+    assert raybcgd("train", config, "--out", tmp_path / "whole").exit_code == 0
+    assert raybcgd("train", config, "--out", tmp_path / "cut", "--set", "rounds=2").exit_code == 0
+    result = raybcgd("resume", tmp_path / "cut", "--set", "rounds=4")
+    assert result.exit_code == 0, result.output
+    assert "round 3/4" in result.stdout
+    assert "round 2/4" not in result.stdout
+    whole, cut = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("whole", "cut"))
+    assert whole["sha256"] == cut["sha256"]
+
+
+def test_resume_auto_starts_and_then_goes_on(config: Path, out: Path) -> None:
+    for rounds in (2, 4):
+        result = raybcgd("train", config, "--out", out, "--resume", "auto", "--set", f"rounds={rounds}")
+        assert result.exit_code == 0, result.output
+    assert [record.round for record in RoundLog(out / "rounds.jsonl")] == [0, 1, 2, 3]
+    assert "round 2/4" not in result.stdout
+
+
+def test_a_refused_resume_leaves_the_run_as_it_was(config: Path, out: Path) -> None:
+    assert raybcgd("train", config, "--out", out).exit_code == 0
+    before = (out / "config.toml").read_bytes()
+    assert_refused(raybcgd("resume", out, "--set", "rounds=6", "--set", "algorithm.lr=0.01"), "algorithm.lr", "restore")
+    assert (out / "config.toml").read_bytes() == before
+
+
+def test_plan_counts_every_coordinate(config: Path) -> None:
+    result = raybcgd("plan", config)
+    assert result.exit_code == 0, result.output
+    assert "3 blocks" in result.stdout
+    assert "shared" in result.stdout
+
+
+def test_plan_of_a_papers_model() -> None:
+    result = raybcgd("plan", "--model", "lenet5", "--classes", "10")
+    assert result.exit_code == 0, result.output
+    assert "4 blocks" in result.stdout
+    assert "fc3" in result.stdout
+
+
+def test_methods_lists_all() -> None:
+    result = raybcgd("methods")
+    assert result.exit_code == 0, result.output
+    assert all(f" {name} " in result.stdout for name in METHODS)
+
+
+def test_inspect_describes_and_draws(config: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "labels.png"
+    result = raybcgd("data", "inspect", config, "--picture", picture)
+    assert result.exit_code == 0, result.output
+    assert "1,442" in result.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_packed_pictures_can_be_trained_on(config: Path, tmp_path: Path, out: Path) -> None:
+    for split, label, number in [(s, c, k) for s in ("train", "test") for c in ("cat", "dog") for k in range(12)]:
+        path = tmp_path / "pictures" / split / label / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8), 9 * number, np.uint8)).save(path)
+    packed = raybcgd("data", "pack", tmp_path / "pictures", tmp_path / "packed")
+    assert packed.exit_code == 0, packed.output
+    settings = ["data.source=parquet", f"data.root={tmp_path / 'packed'}", "rounds=1", "data.partition.clients=6"]
+    result = raybcgd("train", config, "--out", out, *(part for text in settings for part in ("--set", text)))
+    assert result.exit_code == 0, result.output
+
+
+def test_version() -> None:
+    result = raybcgd("--version")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("raybcgd ")
+
+
+@pytest.mark.parametrize("arguments", [("train",), ("train", "a.toml", "--nonsense"), ("nonsense",)])
+def test_wrong_usage_ends_with_2(arguments: tuple[str, ...]) -> None:
+    assert raybcgd(*arguments).exit_code == 2
+
+
+# Wrong configs
+
+
+def assert_refused(result: Result, *parts: str) -> None:
+    """Exit code 2, and one line that holds all the parts."""
+    lines = result.stderr.splitlines()
+    assert result.exit_code == 2, result.output
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("error: ")
+    assert "Traceback" not in result.output
+    for part in parts:
+        assert part in lines[0]
+
+
+REFUSED = {
+    "unknown key": (["algorithm.momentun=0.5"], ["algorithm.momentun", "did you mean momentum?"]),
+    "unknown table": (["algorthm.lr=0.5"], ["algorthm", "did you mean algorithm?"]),
+    "unknown algorithm": (["algorithm.name=fedbcg"], ["algorithm.name", "did you mean fedbcgd?"]),
+    "unknown model": (["model.name=resnet1"], ["model.name", "resnet18"]),
+    "unknown source": (["data.source=cifar"], ["data.source", "cifar10"]),
+    "fewer clients than blocks": (["cohort.clients_per_round=2"], ["cohort.clients_per_round = 2", "at least 3"]),
+    "K*N > M": (["cohort.clients_per_block=7"], ["cohort.clients_per_block = 7", "data.partition.clients", "lower"]),
+    "negative rate": (["algorithm.lr=-0.1"], ["algorithm.lr = -0.1", "must be greater than 0"]),
+    "empty clients": (["data.partition.clients=2000"], ["data.partition.clients is 2000", "lower it to 1442 or less"]),
+    "no such folder": (
+        ["data.source=parquet", "data.root=/no/such/folder"],
+        ["data.root", "/no/such/folder", "point it to"],
+    ),
+    "no folder": (["data.source=cifar10"], ["data.root is not set", "point it to"]),
+    "more blocks than layers": (["blocks.count=9"], ["blocks.count = 9", "lower blocks.count to 3"]),
+    "wrong division": (["blocks.division=vgg19"], ["blocks.division", "vgg19"]),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_wrong_config_ends_with_one_clear_line(case: str, config: Path, out: Path) -> None:
+    settings, parts = REFUSED[case]
+    result = raybcgd("train", config, "--out", out, *(part for text in settings for part in ("--set", text)))
+    assert_refused(result, *parts)
+    assert not out.exists()
+
+
+def test_a_missing_config(tmp_path: Path) -> None:
+    assert_refused(raybcgd("train", tmp_path / "none.toml"), "none.toml", "No such file")
+
+
+def test_a_folder_that_holds_a_run(config: Path, out: Path) -> None:
+    assert raybcgd("train", config, "--out", out, "--set", "rounds=1").exit_code == 0
+    assert_refused(raybcgd("train", config, "--out", out), str(out), "--out", "raybcgd resume")
+
+
+def test_a_folder_that_holds_none(tmp_path: Path) -> None:
+    assert_refused(raybcgd("resume", tmp_path), str(tmp_path), "raybcgd train")
+
+
+def test_resume_auto_without_a_folder(config: Path) -> None:
+    assert_refused(raybcgd("train", config, "--resume", "auto"), "--resume auto", "--out")
+
+
+def test_plan_wants_one_thing_to_plan(config: Path) -> None:
+    assert_refused(raybcgd("plan"), "--model")
+    assert_refused(raybcgd("plan", "--model", "mlp", "--shape", "8by8"), "--shape", "3x32x32")
+
+
+def parquet(folder: Path, labels: list[int], sizes: list[int]) -> None:
+    """The same pictures as train and test files."""
+    folder.mkdir()
+    images = []
+    for size in sizes:
+        buffer = io.BytesIO()
+        Image.fromarray(np.zeros((size, size), np.uint8)).save(buffer, "PNG")
+        images.append({"bytes": buffer.getvalue(), "path": None})
+    for split in ("train", "test"):
+        pq.write_table(pa.table({"image": images, "label": labels}), folder / f"{split}-00000-of-00001.parquet")
+
+
+def train_on(folder: Path, config: Path, *settings: str) -> Result:
+    given = ["data.source=parquet", f"data.root={folder}", *settings]
+    return raybcgd("train", config, "--out", folder / "run", *(part for text in given for part in ("--set", text)))
+
+
+def test_labels_out_of_range(config: Path, tmp_path: Path) -> None:
+    parquet(tmp_path / "d", [0, 1, 12, 2] * 10, [8] * 40)
+    assert_refused(
+        train_on(tmp_path / "d", config, "data.classes=10"), "labels", "outside 0 .. 9", "data.classes to 13"
+    )
+
+
+def test_negative_labels(config: Path, tmp_path: Path) -> None:
+    parquet(tmp_path / "d", [0, 1, -1, 2] * 10, [8] * 40)
+    assert_refused(train_on(tmp_path / "d", config), "labels run from -1", "mend the labels")
+
+
+def test_a_truncated_parquet_file(config: Path, tmp_path: Path) -> None:
+    parquet(tmp_path / "d", [0, 1] * 20, [8] * 40)
+    file = tmp_path / "d" / "train-00000-of-00001.parquet"
+    file.write_bytes(file.read_bytes()[:-50])
+    assert_refused(train_on(tmp_path / "d", config), "data.root", file.name, "fetch it again")
+
+
+def test_a_picture_of_another_size(config: Path, tmp_path: Path) -> None:
+    parquet(tmp_path / "d", [0, 1] * 20, [8] * 39 + [9])
+    assert_refused(train_on(tmp_path / "d", config), "9 x 9", "8 x 8", "data.image_size")
+
+
+def test_a_run_that_diverges_ends_with_1(config: Path, out: Path) -> None:
+    result = raybcgd("train", config, "--out", out, "--set", "algorithm.lr=1e30")
+    assert result.exit_code == 1, result.output
+    assert len(result.stderr.splitlines()) == 1
+    assert "diverged" in result.stderr
+    assert "Traceback" not in result.output
+
+
+# Ctrl-C
+
+
+def marked_processes(mark: str) -> list[str]:
+    """The command lines of all processes that have inherited a mark in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (folder / "environ").read_bytes() and (folder / "cmdline").read_bytes():
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue
+    return found
+
+
+def interrupt(config: Path, out: Path, *settings: str, whole_group: bool) -> tuple[int, str, float, list[str]]:
+    """Start a long run, press Ctrl-C in its fifth round: exit code, standard error, seconds, processes left behind."""
+    mark = f"raybcgd-test-{time.time_ns()}"
+    given = [part for text in ("rounds=1000000", *settings) for part in ("--set", text)]
+    code = "from raybcgd.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "train", str(config), "--out", str(out), *given],
+        env={**os.environ, "RAYBCGD_TEST_MARK": mark},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            if "round 5/" in line:
+                break
+        else:
+            pytest.fail(f"no fifth round: {process.communicate()[1]}")
+        pressed = time.monotonic()
+        # A terminal sends Ctrl-C to the whole group, `kill` to the one process.
+        (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        return process.returncode, errors, time.monotonic() - pressed, marked_processes(mark)
+    finally:
+        process.kill()
+
+
+def assert_ended_well(code: int, errors: str, seconds: float, left: list[str], out: Path) -> None:
+    assert code == 130, errors
+    assert len(errors.splitlines()) == 1, errors
+    assert "interrupted after" in errors
+    assert f"raybcgd resume {out}" in errors
+    assert left == []
+    assert seconds < 20  # a few seconds on an idle machine
+    records = list(RoundLog(out / "rounds.jsonl"))
+    assert [record.round for record in records] == list(range(len(records)))
+    assert (out / "rounds.jsonl").read_bytes().endswith(b"\n")
+
+
+linux = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
+
+
+@linux
+def test_ctrl_c_ends_a_local_run(config: Path, out: Path) -> None:
+    assert_ended_well(*interrupt(config, out, whole_group=True), out)
+    result = raybcgd("resume", out, "--set", "rounds=8")
+    assert result.exit_code == 0, result.output
+
+
+@linux
+@pytest.mark.ray
+@pytest.mark.parametrize("whole_group", [True, False], ids=["terminal", "kill"])
+def test_ctrl_c_ends_a_run_on_ray_and_its_processes(config: Path, out: Path, whole_group: bool) -> None:
+    assert_ended_well(*interrupt(config, out, "engine=ray", whole_group=whole_group), out)
+
+
+# Progress
+
+
+def record(number: int, accuracy: float | None = 0.5) -> RoundRecord:
+    """A round's record as far as progress looks at it."""
+    return RoundRecord(
+        round=number,
+        accuracy=accuracy,
+        loss=None if accuracy is None else 1.0,
+        train_loss=1.0,
+        lr=0.1,
+        participants=(),
+        upload_floats=0,
+        upload_bytes=0,
+        upload_d=0.2,
+        upload_d_total=0.2 * (number + 1),
+        upload_floats_by_block=(),
+        download_floats=0,
+        download_bytes=0,
+        drift_diversity=(),
+        seconds=0.1,
+        phase_seconds={},
+        hosts=1,
+    )
+
+
+def test_a_terminal_gets_a_bar() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    with Display(console).run("FedX", 2) as watcher:
+        watcher.announce("starting Ray")
+        watcher.observe(record(0))
+        watcher.observe(record(1, accuracy=None))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "2/2" in text
+    assert "accuracy 50.0%" in text
+    assert "upload 0.4 d" in text
+
+
+def test_a_log_gets_lines() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    with Display(console).run("FedX", 2) as watcher:
+        watcher.announce("starting Ray")
+        watcher.observe(record(0))
+        watcher.observe(record(1, accuracy=None))
+    first, second, third = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert first == "FedX: starting Ray …"
+    assert second.startswith("FedX: round 1/2  accuracy 50.0%  loss 1.000  upload 0.2 d  0.10 s/round")
+    assert "accuracy" not in third

@@ -1,0 +1,141 @@
+"""Comparisons: the same data and seed for all, a table, a plot, and what the plot's title says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from raybcgd import Config, ConfigError
+from raybcgd.cli import app
+from raybcgd.compare import compare, variant_configs
+from raybcgd.config import load_config, make_config
+from raybcgd.record.plots import headline
+from raybcgd.record.report import uploaded_to
+from raybcgd.record.rounds import RoundRecord
+
+DEMO = Path(__file__).parent.parent / "jobs" / "configs" / "demo.toml"
+
+
+def small(**tables: Any) -> Config:
+    base: dict[str, Any] = {
+        "rounds": 3,
+        "engine": "local",
+        "data": {"partition": {"rho": 0.3, "clients": 20}},
+        "model": {"options": {"hidden": [16, 16, 16]}},
+        "blocks": {"count": 3},
+        "algorithm": {"lr": 0.05, "momentum": 0.5},
+        "local": {"epochs": 1, "batch_size": 20},
+    }
+    return make_config({**base, **tables})
+
+
+def test_a_comparison_shares_data_and_cohorts_and_writes_its_files(out: Path) -> None:
+    result = compare(small(compare={"target": 0.15}), out=out)
+    assert list(result.runs) == ["FedAvg", "FedAvgM", "FedBCGD", "FedBCGD+"]
+    cohorts = {tuple(p.client for r in run.records for p in r.participants) for run in result.runs.values()}
+    assert len(cohorts) == 1
+    table = json.loads((out / "comparison.json").read_text())
+    assert [line["label"] for line in table["runs"]] == list(result.runs)
+    by_label = {line.label: line for line in result.standings}
+    assert by_label["FedAvg"].upload_d_per_round == 1.0
+    assert by_label["FedBCGD"].upload_d_per_round == pytest.approx(by_label["FedBCGD+"].upload_d_per_round)
+    assert by_label["FedBCGD"].upload_d_per_round < 0.5
+    assert (out / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "comparison.md").read_text().count("\n") == 6
+    assert {path.name for path in out.iterdir() if path.is_dir()} == {"fedavg", "fedavgm", "fedbcgd", "fedbcgd_plus"}
+
+
+def test_the_command_prints_a_table(out: Path, tmp_path: Path) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text(small().to_toml())
+    arguments = ["compare", str(path), "--algorithms", "fedavg,fedbcgd", "--set", "rounds=1", "--out", str(out)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "d in all" in result.stdout
+    assert "│ FedBCGD " in result.stdout
+    assert "FedAvgM" not in result.stdout
+
+
+def test_the_demo_is_fair() -> None:
+    plan = variant_configs(load_config(DEMO))
+    assert list(plan) == ["FedAvg", "FedAvgM", "FedBCGD", "FedBCGD+"]
+    others = [config.model_dump(exclude={"algorithm"}) for config in plan.values()]
+    assert all(other == others[0] for other in others)
+
+
+def test_algorithms_are_chosen_by_label_or_method() -> None:
+    config = small(
+        compare={
+            "variants": [
+                {"label": "slow", "algorithm": {"name": "fedavg", "lr": 0.01}},
+                {"label": "fast", "algorithm": {"name": "fedavg", "lr": 0.1}},
+            ]
+        }
+    )
+    assert list(variant_configs(config)) == ["slow", "fast"]
+    assert list(variant_configs(config, ["fast"])) == ["fast"]
+    assert list(variant_configs(config, ["fedavg"])) == ["slow", "fast"]
+    other = variant_configs(config, ["fedbcgd"])
+    assert other["FedBCGD"].algorithm.lr == 0.05
+
+
+@pytest.mark.parametrize(
+    ("variants", "message"),
+    [
+        ([{"algorithm": {"name": "fedavg"}}, {"algorithm": {"name": "fedavg"}}], '"FedAvg" twice'),
+        ([{"label": "x", "algorithm": {"name": "fedavg", "lr": -1}}], 'variant "x": algorithm.lr = -1'),
+        ([{"label": "x", "algorithm": {"name": "fed"}}], 'variant "x": algorithm.name = "fed" is unknown'),
+        ([], "compare.variants is empty"),
+    ],
+)
+def test_wrong_variants_are_named(variants: list[Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        variant_configs(small(compare={"variants": variants}))
+
+
+def test_the_last_variant_is_checked_before_the_first_one_runs(out: Path) -> None:
+    variants = [{"algorithm": {"name": "fedavg"}}, {"algorithm": {"name": "fedbcgd"}, "blocks": {"count": 9}}]
+    with pytest.raises(ConfigError, match=r'variant "FedBCGD": blocks.count = 9'):
+        compare(small(compare={"variants": variants}), out=out)
+    assert not out.exists()
+
+
+def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("")
+    with pytest.raises(ConfigError, match="choose another --out"):
+        compare(small(), out=tmp_path)
+
+
+def records(upload_d: float, *accuracies: float | None) -> tuple[RoundRecord, ...]:
+    return tuple(
+        RoundRecord.model_construct(round=k, accuracy=accuracy, upload_d_total=upload_d * (k + 1))
+        for k, accuracy in enumerate(accuracies)
+    )
+
+
+def test_uploads_count_until_the_target_is_first_reached() -> None:
+    reached = uploaded_to(records(0.5, 0.2, None, 0.9, 0.8, 0.95), 0.9)
+    assert reached is not None
+    assert (reached.round, reached.upload_d_total) == (2, 1.5)
+    assert uploaded_to(records(0.5, 0.2, None), 0.9) is None
+
+
+@pytest.mark.parametrize(
+    ("runs", "line"),
+    [
+        (
+            {"FedAvg": records(1, 0.1, 0.9), "B": records(0.25, 0.1, 0.9)},
+            "B reaches 90 % with 4.0 times fewer uploaded floats than FedAvg",
+        ),
+        (
+            {"FedAvg": records(1, 0.9), "B": records(1, 0.1, 0.9)},
+            "FedAvg reaches 90 % with 2.0 times fewer uploaded floats than B",
+        ),
+        ({"A": records(1, 0.9), "B": records(1, 0.1)}, "A reaches 90 % with 1.0 d uploaded, the others never"),
+        ({"A": records(1, 0.1), "B": records(1, 0.1)}, "Nobody reached 90 %"),
+    ],
+)
+def test_the_title_says_what_one_sees(runs: dict[str, tuple[RoundRecord, ...]], line: str) -> None:
+    assert headline(runs, 0.9) == line

@@ -1,0 +1,107 @@
+"""The config: the example that the documentation shows, files that read back to themselves, and clear errors."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raybcgd import Config, ConfigError, load_config, run
+from raybcgd.config import Variant, make_config, override, vary
+
+CONFIGS = sorted((Path(__file__).parent.parent / "jobs" / "configs").glob("*.toml"))
+EXAMPLE = next(path for path in CONFIGS if path.name == "quickstart.toml")
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_of_the_repository_reads_back_to_itself(path: Path, tmp_path: Path) -> None:
+    config = load_config(path)
+    copy = tmp_path / "copy.toml"
+    copy.write_text(config.to_toml())
+    assert load_config(copy) == config
+    assert load_config(copy).to_toml() == config.to_toml()
+
+
+def test_the_example_runs(out: Path) -> None:
+    config = load_config(EXAMPLE, ["rounds=2", "engine=local"])
+    assert (config.algorithm.name, config.algorithm.lr, config.blocks.count) == ("fedbcgd+", 0.1, 5)
+    result = run(config, out=out)
+    assert [record.round for record in result.records] == [0, 1]
+    assert {path.name for path in out.iterdir()} >= {"config.toml", "rounds.jsonl", "final.safetensors", "summary.json"}
+    assert load_config(out / "config.toml") == config
+
+
+def test_defaults_alone_are_a_config() -> None:
+    assert make_config({}) == Config()
+
+
+def test_overrides_take_toml_values_and_bare_words() -> None:
+    values = override({"a": {"b": 1}}, ["a.b=2.5", "a.c=word", "d=[1, 2]", "e.f.g=true", 'h="x y"', "i = 3 "])
+    assert values == {"a": {"b": 2.5, "c": "word"}, "d": [1, 2], "e": {"f": {"g": True}}, "h": "x y", "i": 3}
+
+
+def test_overrides_leave_what_they_were_given_alone() -> None:
+    values = {"a": {"b": 1}}
+    override(values, ["a.b=2"])
+    assert values == {"a": {"b": 1}}
+
+
+@pytest.mark.parametrize("text", ["rounds", "=3", "a..b=3", "rounds.x=3"])
+def test_a_bad_override_says_how_to_write_it(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--set "):
+        override({"rounds": 3}, [text])
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"algorithm": {"lr": -1}}, "algorithm.lr = -1: must be greater than 0"),
+    ({"algoritm": {}}, "algoritm is not a setting; did you mean algorithm?"),
+    ({"lr": 0.3}, "lr is not a setting; did you mean algorithm.lr?"),
+    ({"data": {"clients": 3}}, "data.clients is not a setting; did you mean data.partition.clients?"),
+    ({"algorithm": {"momentun": 0.5}}, "algorithm.momentun is not a setting of fedbcgd+; did you mean momentum?"),
+    (
+        {"algorithm": {"name": "fedavg", "momentum": 0.5}},
+        "algorithm.momentum is not a setting of fedavg; known here: lr, lr_decay, weight_decay, name",
+    ),
+    ({"algorithm": {"name": "fedbcd"}}, 'algorithm.name = "fedbcd" is unknown; did you mean fedbcgd?'),
+    ({"engine": "gpu"}, "engine = 'gpu': must be 'ray' or 'local'"),
+    ({"data": 3}, "data = 3: must be a table"),
+    ({"local": {"batch_size": 0}}, "local.batch_size = 0: must be greater than or equal to 1, or must be 'full'"),
+    ({"blocks": {"groups": [["a"], 3]}}, "blocks.groups[1] = 3: must be a valid tuple"),
+    ({"compare": {"variants": [{}, {"labl": "x"}]}}, "compare.variants[1].labl is not a setting; did you mean label?"),
+    ({"rounds": 0, "evaluation": {"every": 0}}, "rounds = 0: must be greater than or equal to 1 (and 1 more)"),
+]
+
+
+@pytest.mark.parametrize(("values", "line"), WRONG, ids=[line.split(" ")[0] for _, line in WRONG])
+def test_an_error_names_the_setting_and_the_fix(values: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_config(values)
+    assert str(caught.value) == line
+
+
+def test_an_unknown_method_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"use one of fedavg, .*fedbcgd\+.*, or package.module:Class$"):
+        make_config({"algorithm": {"name": "nonsense"}})
+
+
+@pytest.mark.parametrize("name", ["no_such_module:X", "raybcgd:NoSuchClass", "raybcgd:Config"])
+def test_a_class_that_is_no_algorithm_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"algorithm\.name = "):
+        make_config({"algorithm": {"name": name}})
+
+
+@pytest.mark.parametrize("content", [b"rounds = ", b"\xff\xfe", b"[a\n"])
+def test_a_file_that_is_not_toml(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="is not valid TOML"):
+        load_config(path)
+
+
+def test_a_variant_carries_over_the_settings_that_its_method_has() -> None:
+    base = make_config({"algorithm": {"name": "fedbcgd+", "lr": 0.2, "momentum": 0.3}, "compare": {"target": 0.5}})
+    plain = vary(base, Variant(algorithm={"name": "fedavg"}))
+    assert plain.algorithm.model_dump() == {"lr": 0.2, "lr_decay": 0.998, "weight_decay": 0.001}
+    assert plain.compare is None
+    other = vary(base, Variant(algorithm={"momentum": 0.9}, blocks={"count": 2}, rounds=7))
+    assert (other.algorithm.name, getattr(other.algorithm, "momentum", None)) == ("fedbcgd+", 0.9)
+    assert (other.algorithm.lr, other.blocks.count, other.rounds) == (0.2, 2, 7)
