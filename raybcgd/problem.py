@@ -84,6 +84,8 @@ class Problem:
     @cached_property
     def cohort_size(self) -> int:
         """S, the clients of a round."""
+        if self.config.algorithm.pooled:
+            return 1
         return self.config.cohort.size(self.num_blocks, self.clients)
 
     @cached_property
@@ -123,6 +125,8 @@ def prepare(
     if dataset is None:
         dataset = load(config.data)
     parts = partition(dataset.train.targets, dataset.classes, config.data.partition, config.seed)
+    if config.algorithm.pooled:
+        parts = Partition(np.sort(parts.indices), np.array([0, len(parts.indices)]))
     data = Data(dataset, (parts,), (np.arange(len(dataset.test.targets)),))
     sizes = parts.sizes
     problem = Problem(

@@ -90,6 +90,10 @@ class Task(Protocol):
     def lr(self) -> float:
         """eta of this round."""
 
+    @property
+    def shared(self) -> slice:
+        """The shared block, among the uploaded coordinates."""
+
     def mean_gradient(self, delta: Tensor) -> Tensor:
         """(x - y_T)/(T eta), from delta = y_T - x: the mean direction along the local path. Zero on buffers."""
 
@@ -173,6 +177,8 @@ class Algorithm(Section):
     """What the server broadcasts."""
     fixed_batches: ClassVar[bool] = False
     """Whether a batch keeps its members through the epochs of a round."""
+    pooled: ClassVar[bool] = False
+    """Whether one client holds the data of all, and takes part alone."""
 
     def server_init(self, x: Tensor) -> Any:
         """The server's state before round 0."""
@@ -204,7 +210,7 @@ class Algorithm(Section):
     def server_rule(self, server: Any, total: Any, rnd: Round) -> Any:
         """The server's next state.
 
-        The caller puts back coordinates that nobody uploaded, and on buffers replaces x by x + total.delta, the average.
+        The caller puts back coordinates that nobody uploaded, and sets buffers to their average x + total.delta.
         """
         raise NotImplementedError
 

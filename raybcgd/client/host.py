@@ -166,7 +166,8 @@ class ClientHost:
         slices = wire.coordinates(job.block)
         trained = None if self._flat.trained is None else take(self._flat.trained, slices).cpu()
         here = type(down)(*(take(v, slices).cpu() for v in down))
-        terms = self._algorithm.terms(wire.decode(payload, job.block), here, LocalTask(steps, lr, trained))
+        task = LocalTask(steps, lr, trained, wire.shared(job.block))
+        terms = self._algorithm.terms(wire.decode(payload, job.block), here, task)
         before = type(new)(*(take(v, slices).cpu() for v in new))
         after = self._algorithm.settle(before, terms)
         kept: State = {}

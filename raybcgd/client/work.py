@@ -19,6 +19,8 @@ class LocalTask:
     lr: float
     trained: Tensor | None
     """1 on parameters and 0 on buffers, on the coordinates at hand; None when all are parameters."""
+    shared: slice
+    """The shared block, among the coordinates at hand."""
 
     def mean_gradient(self, delta: Tensor) -> Tensor:
         """(x - y_T)/(T eta), from delta = y_T - x. Zero on buffers."""

@@ -77,7 +77,8 @@ class Reducer:
         terms = wire.decode(payload, block)
         if self._derives:
             down, trained = self._knowledge(block)
-            terms = self._algorithm.terms(terms, down, LocalTask(expected.steps, self._lr, trained))
+            task = LocalTask(expected.steps, self._lr, trained, wire.shared(block))
+            terms = self._algorithm.terms(terms, down, task)
         for field in self._fields:
             values = getattr(terms, field.name)
             if not torch.isfinite(values.sum()) and not bool(torch.isfinite(values).all()):
@@ -88,7 +89,7 @@ class Reducer:
                 )
             weight = 1.0 if field.reduction is Reduction.SUM else expected.weight
             accumulator, start = self._sums[field.name], 0
-            for s in wire.slices(field.travel, block) or (slice(0, 1),):
+            for s in (slice(0, 1),) if field.travel is Travel.SCALAR else wire.slices(field.travel, block):
                 length = s.stop - s.start
                 accumulator[s].add_(values[start : start + length], alpha=weight)
                 start += length

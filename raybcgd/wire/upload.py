@@ -18,6 +18,8 @@ Slices = tuple[slice, ...]
 
 def take(vector: Tensor, slices: Slices) -> Tensor:
     """The coordinates of some slices, side by side; a view where that is possible."""
+    if not slices:
+        return vector[..., :0]
     if len(slices) == 1:
         return vector[..., slices[0]]
     return torch.cat([vector[..., s] for s in slices], dim=-1)
@@ -71,6 +73,11 @@ class Wire:
         travels = {field.travel for field in self._fields}
         widest = next((travel for travel in (Travel.WHOLE, Travel.OWN, Travel.SHARED) if travel in travels), None)
         return () if widest is None else self.slices(widest, block)
+
+    def shared(self, block: int | None) -> slice:
+        """The shared block among `coordinates`, of which it is the end."""
+        stop = length(self.coordinates(block))
+        return slice(stop - self.layout.shared.size, stop)
 
     def _length(self, field: Declared, block: int | None) -> int:
         return 1 if field.travel is Travel.SCALAR else length(self.slices(field.travel, block))

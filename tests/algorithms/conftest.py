@@ -98,7 +98,7 @@ class Lab:
     ) -> tuple[Problem, Data]:
         """Like `raybcgd.problem.prepare`, with a division of the data of one's own if given."""
         problem, data = prepare(config, module, dataset or digits())
-        if owners is not None:
+        if owners is not None and not config.algorithm.pooled:
             data = replace(data, partitions=(owners,))
             problem = replace(problem, clients=len(owners), largest_client=int(owners.sizes.max()))
         return problem, data

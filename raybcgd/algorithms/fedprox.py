@@ -1,0 +1,21 @@
+"""FedProx (Li et al., MLSys 2020): FedAvg with a pull mu/2 |y - x|^2 towards the global model."""
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from raybcgd.algorithms.api import Work
+from raybcgd.algorithms.fedavg import FedAvg
+
+
+class FedProx(FedAvg):
+    """FedProx (Li et al., MLSys 2020): FedAvg with a pull mu/2 |y - x|^2 towards the global model."""
+
+    name: ClassVar[str] = "fedprox"
+    mu: Annotated[float, Field(ge=0)] = 0.01
+    """The strength of the pull."""
+
+    def client_rule(self, work: Work, down: Any, mine: Any) -> tuple[Any, Any]:
+        x = down.x
+        y = work.sgd(x, lambda g, y: g + self.mu * (y - x))
+        return self.Upload(delta=y - x), mine

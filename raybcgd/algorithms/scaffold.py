@@ -1,0 +1,73 @@
+"""SCAFFOLD (Karimireddy et al., ICML 2020): control variates take each client's own bias out of its steps."""
+
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from raybcgd.algorithms.api import Round, Summed, Task, Whole, Work
+from raybcgd.algorithms.fedavg import FedAvg
+
+
+class Scaffold(FedAvg):
+    """SCAFFOLD (Karimireddy et al., ICML 2020): control variates take each client's own bias out of its steps.
+
+    c is the mean of all c_i. dc = (x - y_T)/(T eta) - c follows from what was transmitted, so it need not travel.
+    """
+
+    name: ClassVar[str] = "scaffold"
+    server_lr: Annotated[float, Field(gt=0)] = 1.0
+    """eta_g, the server's step size."""
+    control_upload: Literal["derived", "sent"] = "derived"
+    """Whether both sides derive dc from the model upload, or (as printed) the client sends it."""
+
+    class Server(NamedTuple):
+        x: Whole
+        c: Whole
+
+    class Client(NamedTuple):
+        c: Whole
+
+    class Down(NamedTuple):
+        x: Whole
+        c: Whole
+
+    class SentUpload(NamedTuple):
+        delta: Whole
+        dc: Whole
+
+    class Terms(NamedTuple):
+        delta: Whole
+        dc: Annotated[Whole, Summed]
+
+    @property
+    def upload_type(self) -> type[Any]:
+        return self.SentUpload if self.control_upload == "sent" else self.Upload
+
+    def server_init(self, x: Tensor) -> Any:
+        return self.Server(x=x, c=torch.zeros_like(x))
+
+    def client_init(self, x: Tensor) -> Any:
+        return self.Client(c=torch.zeros_like(x))
+
+    def broadcast(self, server: Any) -> Any:
+        return self.Down(x=server.x, c=server.c)
+
+    def client_rule(self, work: Work, down: Any, mine: Any) -> tuple[Any, Any]:
+        x, c, ci = down.x, down.c, mine.c
+        drift = c - ci
+        delta = work.sgd(x, lambda g, _: g + drift) - x
+        if self.control_upload == "derived":
+            return self.Upload(delta=delta), mine
+        return self.SentUpload(delta=delta, dc=work.mean_gradient(delta) - c), mine
+
+    def terms(self, sent: Any, down: Any, task: Task) -> Any:
+        dc = sent.dc if self.control_upload == "sent" else task.mean_gradient(sent.delta) - down.c
+        return self.Terms(delta=sent.delta, dc=dc)
+
+    def settle(self, mine: Any, terms: Any) -> Any:
+        return self.Client(c=mine.c + terms.dc)
+
+    def server_rule(self, server: Any, total: Any, rnd: Round) -> Any:
+        return self.Server(x=server.x + self.server_lr * total.delta, c=server.c + total.dc / rnd.clients)
