@@ -31,13 +31,14 @@ class Coordinator:
 
     def __init__(self, problem: Problem, data: list[Any], folder: str, resume: bool) -> None:
         torch.set_num_threads(1)
-        self._problem = problem
+        self._problem, self._folder, self._resume = problem, RunFolder(Path(folder)), resume
         (self._data_ref,) = data
-        self._data: Data = ray.get(self._data_ref)
-        self._experiment = Experiment(problem, self._data, RunFolder(Path(folder)), resume)
 
     def start(self) -> int:
-        """How many rounds are already done."""
+        """Take up the run; how many rounds are already done."""
+        # Not in the constructor: what is raised there reaches the driver as a death, which it would try to mend.
+        self._data: Data = ray.get(self._data_ref)
+        self._experiment = Experiment(self._problem, self._data, self._folder, self._resume)
         return self._experiment.done
 
     def run(self) -> Iterator[RoundRecord]:
