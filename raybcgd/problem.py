@@ -143,6 +143,8 @@ def prepare(
 
 def check(problem: Problem) -> None:
     """Find out now, rather than in a host, that model, blocks, cohort and stack fit together."""
+    if problem.config.data.augment and len(problem.input_shape) != 3:
+        raise ConfigError("data.augment needs images, and this data has none; leave it out")
     module = problem.module()
     _ = problem.cohort_size, problem.stack, problem.loss
     probe = torch.zeros((2, *problem.input_shape), dtype=problem.dtype)

@@ -20,9 +20,16 @@ class Shard:
     """A client's samples on the device, ready for the model, and its plan of batches."""
 
     inputs: Tensor
+    """As the first pass over the data sees them."""
     targets: Tensor
     schedule: Schedule
     size: int
+    augmented: Callable[[int], Tensor] | None = None
+    """The inputs as a later pass sees them; None where every pass sees the same."""
+
+    def seen_in(self, epoch: int) -> Tensor:
+        """The inputs of a pass. They are made when asked for: copies of a large shard for every pass might not fit."""
+        return self.inputs if self.augmented is None or epoch == 0 else self.augmented(epoch)
 
 
 class Gradients(Protocol):
@@ -60,6 +67,7 @@ class OneClient:
         self._order = shard.schedule.order
         self._members = [torch.from_numpy(rows).to(shard.inputs.device) for rows in shard.schedule.members]
         self.steps, self.batches = len(self._order), shard.schedule.per_epoch
+        self._epoch, self._inputs = 0, shard.inputs
 
     def start(self, x: Tensor) -> Tensor:
         return self._flat.vector.copy_(x)
@@ -79,8 +87,11 @@ class OneClient:
 
     def _backward(self, batch: int) -> tuple[Tensor, Tensor]:
         rows = self._members[batch]
+        epoch = batch // self.batches  # 0 for fixed batches, of which there is one pass
+        if epoch != self._epoch:
+            self._epoch, self._inputs = epoch, self._shard.seen_in(epoch)
         self._flat.gradient.zero_()
-        outputs = self._flat.module(self._shard.inputs.index_select(0, rows))
+        outputs = self._flat.module(self._inputs.index_select(0, rows))
         loss = self._loss(outputs, self._shard.targets.index_select(0, rows))
         loss.backward()  # type: ignore[no-untyped-call]
         return self._flat.gradient, loss.detach()
@@ -110,6 +121,7 @@ class ClientStack:
         rows = np.zeros((max(len(plan.members) for plan in plans), self._count, batch_rows), dtype=np.int64)
         weights = np.zeros(rows.shape)
         order = np.zeros((self.steps, self._count), dtype=np.int64)
+        self._epochs = np.zeros_like(order)
         active = np.zeros((self.steps, self._count, 1))
         fractions = np.zeros((self.batches, self._count, 1))
         for column, plan in enumerate(plans):
@@ -117,6 +129,7 @@ class ClientStack:
                 rows[batch, column, : len(members)] = members
                 weights[batch, column, : len(members)] = 1.0
             order[: len(plan.order), column] = plan.order
+            self._epochs[: len(plan.order), column] = np.array(plan.order) // plan.per_epoch
             active[: len(plan.order), column] = 1.0
             for batch in range(plan.per_epoch):
                 fractions[batch, column] = len(plan.members[batch]) / shards[column].size
@@ -130,6 +143,7 @@ class ClientStack:
         self._everyone = [bool(row.all()) for row in active]
         self._clients = torch.arange(self._count, device=device)
         self._inputs, self._targets = _padded([s.inputs for s in shards]), _padded([s.targets for s in shards])
+        self._shards, self._shown = shards, np.zeros(self._count, dtype=np.int64)
 
         def one(vector: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
             outputs = functional_call(flat.module, flat.split(vector), (inputs,))
@@ -142,10 +156,20 @@ class ClientStack:
 
     def step(self, y: Tensor, step: int) -> tuple[Tensor, Tensor]:
         batches = self._order[step]
+        self._show(self._epochs[step])
         return self._at(y, self._rows[batches, self._clients], self._weights[batches, self._clients])
 
     def batch(self, y: Tensor, batch: int) -> tuple[Tensor, Tensor]:
+        self._show(np.zeros_like(self._shown))
         return self._at(y, self._rows[batch], self._weights[batch])
+
+    def _show(self, epochs: np.ndarray) -> None:
+        """Have every client's inputs as the pass that it is in sees them; clients may be in different ones."""
+        for column in np.flatnonzero(epochs != self._shown):
+            shard = self._shards[column]
+            if shard.augmented is not None:
+                self._inputs[column, : shard.size] = shard.seen_in(int(epochs[column]))
+        self._shown = epochs
 
     def _at(self, y: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         clients = self._clients[:, None]

@@ -14,6 +14,7 @@ from raybcgd.client.batches import schedule
 from raybcgd.client.gradients import ClientStack, Gradients, OneClient, Shard
 from raybcgd.client.states import FRESH, State, StateCache, StateFolder, StateRef
 from raybcgd.client.work import LocalTask, LocalWork
+from raybcgd.data.augment import apply, draw
 from raybcgd.data.normalise import normalise
 from raybcgd.model.flat import FlatModel
 from raybcgd.problem import Data, Problem
@@ -131,11 +132,22 @@ class ClientHost:
     def _shard(self, client: int, orders: Orders) -> Shard:
         problem, dataset = self._problem, self._data.dataset
         rows = torch.from_numpy(self._data.partitions[orders.phase].client(client))
-        inputs = normalise(self._train_inputs[rows].to(self._device), dataset, problem.dtype)
+        inputs = self._train_inputs[rows].to(self._device)
         targets = self._train_targets[rows].to(self._device)
         rng = stream(problem.config.seed, "batches", client, orders.round_index)
         plan = schedule(len(rows), problem.config.local, self._algorithm.fixed_batches, rng)
-        return Shard(inputs, targets, plan, len(rows))
+        augment = problem.config.data.augment
+        if not augment:
+            return Shard(normalise(inputs, dataset, problem.dtype), targets, plan, len(rows))
+        # Fixed batches are one pass: what g(x) sees of a sample, g(y) sees too, in every epoch.
+        passes = len(plan.members) // plan.per_epoch
+        rng = stream(problem.config.seed, "augment", client, orders.round_index)
+        draws = [draw(rng, len(rows), augment) for _ in range(passes)]
+
+        def seen_in(epoch: int) -> Tensor:
+            return normalise(apply(inputs, draws[epoch]), dataset, problem.dtype)
+
+        return Shard(seen_in(0), targets, plan, len(rows), seen_in if passes > 1 else None)
 
     def _state(self, job: Job) -> State:
         """The client's committed vectors, as the algorithm and the codec left them."""
