@@ -169,6 +169,6 @@ def _arrays(data: pa.Buffer) -> State:
     arrays = {}
     for name, entry in header.items():
         low, high = entry["data_offsets"]
-        flat = np.frombuffer(data, types[entry["dtype"]], (high - low) // np.dtype(types[entry["dtype"]]).itemsize, start + low)
-        arrays[name] = flat.reshape(entry["shape"])
+        kind = np.dtype(types[entry["dtype"]])
+        arrays[name] = np.frombuffer(data, kind, (high - low) // kind.itemsize, start + low).reshape(entry["shape"])
     return arrays

@@ -31,6 +31,8 @@ _LOOK_SECONDS = 1.0
 
 @dataclass
 class _Host:
+    slot: int
+    """What stays the same when a lost host is replaced."""
     actor: Any
     ready: Any
     place: HostPlace | None = None
@@ -48,19 +50,21 @@ class RayPool:
         self._needs: HostNeeds = host_needs(self._config, nodes)
         self._wanted = host_count(self._config, self._needs, nodes, problem.cohort_size, problem.clients)
         self._hosts: dict[int, _Host] = {}
+        self._fixed = self._config.clients_per_host is not None
         self._number = 0
+        self._slots: dict[int, int] = {}
         self._homes: dict[int, int] = {}
         self._times = Times()
         self._counts: Counter[str] = Counter()
         self._failed_starts = 0
         self._looked = time.monotonic()
-        for _ in range(self._wanted):
-            self._start_host()
+        for slot in range(self._wanted):
+            self._start_host(slot)
         self._await_host()
 
     # Hosts
 
-    def _start_host(self) -> None:
+    def _start_host(self, slot: int) -> None:
         run_id = ray.get_runtime_context().get_actor_id() or "driver"
         options = HostActor.options(  # type: ignore[attr-defined]
             name=f"raybcgd-{run_id[:12]}-host-{self._number}",  # for whoever looks at Ray's own dashboard
@@ -69,7 +73,8 @@ class RayPool:
             scheduling_strategy="SPREAD",
         )
         actor = options.remote(self._problem, self._data, self._state_address)
-        self._hosts[self._number] = _Host(actor, actor.place.remote())
+        self._hosts[self._number] = _Host(slot, actor, actor.place.remote())
+        self._slots[slot] = self._number
         self._number += 1
 
     def _up(self) -> list[int]:
@@ -112,7 +117,7 @@ class RayPool:
         host = self._hosts.pop(number)
         ray.kill(host.actor)  # it may be out of reach rather than dead, and would keep its resources
         self._counts["restarted"] += 1
-        self._start_host()
+        self._start_host(host.slot)
         return [job for jobs in host.calls.values() for job in jobs]
 
     def _look_for_nodes(self) -> None:
@@ -123,7 +128,7 @@ class RayPool:
         room = sum(self._needs.capacity(node) for node in _nodes())
         limit = self._problem.cohort_size if self._config.clients_per_host is None else self._wanted
         for _ in range(min(room, limit) - len(self._hosts)):
-            self._start_host()
+            self._start_host(max(self._slots) + 1)
 
     # Training
 
@@ -136,7 +141,7 @@ class RayPool:
         end = None if deadline is None else time.monotonic() + deadline
         self._await_host()
         down_ref = ray.put(dict(down))
-        deal = Deal(self._up(), self._config.clients_per_host is not None, self._problem.stack)
+        deal = Deal((), self._fixed, self._problem.stack)
         self._place(deal, jobs)
         attempts: Counter[int] = Counter()
         open_jobs = {job.client for job in jobs}
@@ -151,6 +156,8 @@ class RayPool:
                 if ref in starting:
                     if self._started(starting[ref]):
                         deal.join(starting[ref])
+                    else:
+                        self._place(deal, deal.leave(starting[ref]))
                     continue
                 number = calls[ref]
                 if number not in self._hosts:
@@ -174,6 +181,11 @@ class RayPool:
             host.calls.clear()
 
     def _place(self, deal: Deal, jobs: Sequence[Job]) -> None:
+        """Queue jobs on the hosts that are up or, where clients have fixed hosts, on those."""
+        for number in self._hosts if self._fixed else self._up():
+            deal.join(number)
+        if self._config.clients_per_host is not None:
+            self._homes.update((job.client, self._slots[job.client // self._config.clients_per_host]) for job in jobs)
         seconds = [self._times.predict(job.client, self._steps(job.client)) for job in jobs]
         self._counts["rehomed"] += deal.place(jobs, seconds, self._homes)
 
@@ -205,8 +217,6 @@ class RayPool:
             )
         waiting = deal.leave(number)
         self._await_host()
-        for up in self._up():
-            deal.join(up)
         self._place(deal, [*lost, *waiting])
 
     def _note(self, outcome: Outcome, orders: Orders) -> None:

@@ -10,20 +10,20 @@ import ray
 from ray.cluster_utils import Cluster
 
 # A dead node is noticed after about a second instead of fifteen.
-FAST_HEALTH_CHECKS = {
+SETTINGS = {
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_timeout_ms": "1000",
     "RAY_health_check_failure_threshold": "3",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_preload_python_modules": "torch",
 }
 
 
 @pytest.fixture(scope="session", autouse=True)
 def ray_environment() -> None:
     """The same settings for every process of every cluster that the tests start."""
-    os.environ.update(FAST_HEALTH_CHECKS)
-    os.environ["RAY_AUTH_MODE"] = "disabled"
-    os.environ["RAY_preload_python_modules"] = "torch"
+    os.environ.update(SETTINGS)
 
 
 def free_port() -> int:

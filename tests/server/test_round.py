@@ -39,13 +39,13 @@ def first_cohort(config: Config) -> list[tuple[int, int | None]]:
 
 
 @pytest.mark.parametrize("stack", [0, 4])
-def test_a_failing_client_stops_the_run_by_name(
-    out: Path, monkeypatch: pytest.MonkeyPatch, stack: int
-) -> None:
+def test_a_failing_client_stops_the_run_by_name(out: Path, monkeypatch: pytest.MonkeyPatch, stack: int) -> None:
     config = small(local={"stack": stack})
     client = first_cohort(config)[2][0]
     change_shard(monkeypatch, client, broken)
-    with pytest.raises(RunError, match=rf"client {client} failed in round 0: OSError: the disk is gone .*on_client_error"):
+    with pytest.raises(
+        RunError, match=rf"client {client} failed in round 0: OSError: the disk is gone .*on_client_error"
+    ):
         run(config, out=out)
 
 
@@ -69,7 +69,7 @@ def test_a_block_that_nobody_uploaded_stays_as_it_was(out: Path, monkeypatch: py
     assert block is not None
     change_shard(monkeypatch, client, broken)
     run(config, out=out)
-    before = {name: tensor for name, tensor in problem.module().state_dict().items()}
+    before = problem.module().state_dict()
     after = load_file(out / "final.safetensors")
     for number, part in enumerate((*problem.layout.blocks, problem.layout.shared)):
         for layer in part.layers:
@@ -106,7 +106,9 @@ def test_divergence_names_round_client_and_block_and_keeps_the_checkpoint(
         return shard
 
     change_shard(monkeypatch, client, infinite)
-    with pytest.raises(RunError, match=rf"round 2 diverged: client {client} uploaded values for block {block} that are"):
+    with pytest.raises(
+        RunError, match=rf"round 2 diverged: client {client} uploaded values for block {block} that are"
+    ):
         run(config, out=out)
     assert (out / "checkpoints" / "round-000002" / "manifest.json").exists()
     assert len((out / "rounds.jsonl").read_text().splitlines()) == 2

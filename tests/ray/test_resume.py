@@ -1,0 +1,80 @@
+"""The driver is killed at a random moment, and another one goes on from the last checkpoint."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from raybcgd import run
+from raybcgd.record.rounds import RoundLog
+from tests.conftest import small
+
+ROUNDS = 40
+
+
+def drive(folder: Path, engine: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.ray.drive", str(folder), str(ROUNDS), engine]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"RAY_AUTH_MODE": "disabled"})
+
+
+def kill_when_started(process: subprocess.Popen[str], folder: Path, rng: random.Random) -> bool:
+    """SIGKILL the driver at a random moment after it has begun; False if it was faster."""
+    while not (folder / "config.toml").exists() and process.poll() is None:
+        time.sleep(0.05)
+    time.sleep(rng.uniform(0.0, 6.0) if (folder / "checkpoints").exists() else rng.uniform(2.0, 10.0))
+    if process.poll() is not None:
+        return False
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    psutil.wait_procs(children, timeout=60)
+    return True
+
+
+def killed_and_resumed(folder: Path, engine: str, kills: int, seed: int) -> tuple[str, int]:
+    """Kill `kills` drivers in a row, let the last one finish; its SHA-256 and how many were really killed."""
+    rng, killed = random.Random(seed), 0
+    for _ in range(kills):
+        killed += kill_when_started(drive(folder, engine), folder, rng)
+    last = drive(folder, engine)
+    output, _ = last.communicate(timeout=300)
+    assert last.returncode == 0
+    return output.split()[-1], killed
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    config = small(rounds=ROUNDS, local={"epochs": 30}, checkpoint={"every": 2})
+    return str(run(config, out=tmp_path_factory.mktemp("undisturbed") / "run").summary["sha256"])
+
+
+def check(folder: Path, undisturbed: str, engine: str, kills: int) -> None:
+    sha256, killed = killed_and_resumed(folder, engine, kills, seed=3)
+    assert killed >= 1
+    assert sha256 == undisturbed
+    assert [record.round for record in RoundLog(folder / "rounds.jsonl")] == list(range(ROUNDS))
+
+
+def test_a_killed_local_driver_is_resumed(out: Path, undisturbed: str) -> None:
+    check(out, undisturbed, "local", kills=1)
+
+
+@pytest.mark.ray
+def test_a_killed_ray_driver_is_resumed(out: Path, undisturbed: str) -> None:
+    check(out, undisturbed, "ray", kills=1)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_ten_drivers_killed_in_a_row(out: Path, undisturbed: str) -> None:
+    sha256, killed = killed_and_resumed(out, "ray", kills=10, seed=4)
+    assert killed == 10
+    assert sha256 == undisturbed
+    assert [record.round for record in RoundLog(out / "rounds.jsonl")] == list(range(ROUNDS))

@@ -1,0 +1,123 @@
+"""Balance, memory, elasticity and one actor a client, on a real cluster."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ray.cluster_utils import Cluster
+
+from raybcgd import Dataset, RoundRecord, run
+from tests.conftest import small
+from tests.ray.conftest import start_cluster, stop_cluster
+from tests.ray.test_chaos import workers
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture
+def two_cpus() -> Iterator[Cluster]:
+    cluster = start_cluster({"num_cpus": 2})
+    yield cluster
+    stop_cluster(cluster)
+
+
+def random_images(samples: int, features: int, classes: int = 10) -> Dataset:
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(samples + 50, features)).astype(np.float32)
+    targets = rng.integers(classes, size=samples + 50)
+    return Dataset.from_tensors(
+        inputs[:samples], targets[:samples], inputs[samples:], targets[samples:], classes=classes
+    )
+
+
+def test_log_normal_clients_are_balanced_over_two_hosts(two_cpus: Cluster, out: Path) -> None:
+    """After the first rounds a round takes at most 1.15 x (total work / 2)."""
+    config = small(
+        engine="ray",
+        rounds=12,
+        data={"partition": {"kind": "lognormal", "sigma": 1.0, "clients": 60}},
+        model={"name": "mlp", "options": {"hidden": [512, 512, 512]}},
+        algorithm={"name": "fedavg", "lr": 0.01},
+        local={"epochs": 3, "batch_size": 10, "stack": 0},
+        cohort={"clients_per_block": None, "clients_per_round": 40},
+        hosts={"count": 2},
+        evaluation={"every": 100},
+        checkpoint={"every": 0},
+    )
+    records = run(config, dataset=random_images(4000, 256), out=out).records
+    # The last round is evaluated, and nothing overlaps that.
+    ratios = [r.seconds / (sum(p.seconds for p in r.participants) / 2) for r in records[4:-1]]
+    assert np.median(ratios) <= 1.15, ratios
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_control_variates_larger_than_the_budget(two_cpus: Cluster, tmp_path: Path) -> None:
+    """2 000 clients x 100 000 parameters: 800 MB of control variates under a budget of 200 MB a host."""
+    peaks: dict[int, int] = {}
+
+    def watch(record: RoundRecord) -> None:
+        for process in workers(two_cpus, "HostActor"):
+            peaks[process.pid] = max(peaks.get(process.pid, 0), process.memory_full_info().uss)
+
+    def config(budget: float, engine: str = "ray") -> object:
+        return small(
+            engine=engine,
+            rounds=15,
+            data={"partition": {"kind": "iid", "clients": 2000}},
+            model={"name": "mlp", "options": {"hidden": [250, 250]}},
+            blocks={"count": 2, "division": "balanced"},
+            cohort={"clients_per_block": 200},
+            local={"epochs": 1, "batch_size": 2},
+            hosts={"count": 2, "state_memory_mb": budget},
+            checkpoint={"every": 5, "keep": 1},
+        )
+
+    dataset = random_images(4000, 128)
+    bounded = run(config(200), dataset=dataset, out=tmp_path / "bounded", observe=watch)
+    assert bounded.summary["parameters"] >= 95_000
+    files = sum(path.stat().st_size for path in (tmp_path / "bounded" / "states").rglob("*.safetensors"))
+    assert files >= 700e6
+    # A host without any state takes about 300 MB: torch, Ray and the model.
+    assert max(peaks.values()) < 650e6, peaks
+    unbounded = run(config(4000, "local"), dataset=dataset, out=tmp_path / "unbounded")
+    assert bounded.summary["sha256"] == unbounded.summary["sha256"]
+
+
+def test_nodes_that_join_are_used_and_nodes_that_leave_are_not_missed(out: Path, tmp_path: Path) -> None:
+    tables = {"rounds": 60, "local": {"epochs": 30}}
+    expected = run(small(**tables), out=tmp_path / "local").summary["sha256"]
+    cluster = start_cluster({"num_cpus": 1})
+    try:
+        hosts: list[int] = []
+        joined: list[object] = []
+
+        def change(record: RoundRecord) -> None:
+            hosts.append(record.hosts)
+            if record.round == 3:
+                joined.append(cluster.add_node(num_cpus=2))
+            if joined and max(hosts) == 3 and cluster.list_all_nodes()[1:]:
+                cluster.remove_node(joined[0], allow_graceful=False)
+
+        result = run(small(**tables, engine="ray"), out=out, observe=change)
+    finally:
+        stop_cluster(cluster)
+    assert hosts[0] == 1
+    assert max(hosts) == 3
+    assert hosts[-1] == 1
+    assert result.summary["sha256"] == expected
+
+
+def test_one_actor_a_client(out: Path, tmp_path: Path) -> None:
+    tables = {"data": {"partition": {"kind": "iid", "clients": 6}}, "cohort": {"clients_per_block": 1}}
+    expected = run(small(**tables), out=tmp_path / "local").summary["sha256"]
+    cluster = start_cluster({"num_cpus": 2})
+    try:
+        config = small(**tables, engine="ray", hosts={"clients_per_host": 1, "num_cpus": 0.1})
+        result = run(config, out=out)
+    finally:
+        stop_cluster(cluster)
+    assert result.records[-1].hosts == 6
+    assert sum(record.rehomed for record in result.records) == 0
+    assert result.summary["sha256"] == expected
