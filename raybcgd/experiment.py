@@ -66,7 +66,7 @@ class Experiment:
         self._checkpoints = Checkpoints(self.address, config.checkpoint.keep, identity(problem, data))
         flat = FlatModel(problem.module(), problem.layout, problem.dtype, torch.device("cpu"))
         self._trained = flat.trained
-        self._server = config.algorithm.server_init(flat.vector.clone())
+        self._server = config.algorithm.server_init(flat.vector.clone(), len(data.partitions))
         self._ledger = Ledger.fresh(problem.clients)
         self._upload_d_total = 0.0
         self._done = 0
@@ -122,9 +122,11 @@ class Experiment:
         self._upload_d_total += result.upload.floats / (max(1, len(result.participants)) * self._problem.layout.size)
         scores = None
         parts = pieces([len(rows) for rows in self._data.test_rows], config.evaluation.batch_size)
-        models = config.algorithm.models(result.server)
         if config.evaluation.due(result.index, config.rounds):
-            scores = pool.evaluate([model.numpy() for model in models], parts)
+            models = [model.numpy() for model in config.algorithm.models(result.server)]
+            if len(models) == 1:  # a method without a model for every data phase is judged with its one on all
+                models *= len(self._data.test_rows)
+            scores = pool.evaluate(models, parts)
         position = None
         if config.checkpoint.due(result.index, config.rounds):
             server = {name: vector.numpy() for name, vector in result.server._asdict().items()}
@@ -145,6 +147,7 @@ class Experiment:
             round=result.index,
             phase=result.phase,
             accuracy=None if quality is None else quality.accuracy,
+            accuracy_by_phase=None if quality is None or len(quality.by_phase) == 1 else quality.by_phase,
             loss=None if quality is None else quality.loss,
             train_loss=float(np.mean(losses)) if losses else float("nan"),
             lr=result.lr,

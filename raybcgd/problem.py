@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from raybcgd.config import Config
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.partition import Partition, partition
+from raybcgd.data.phases import phases
 from raybcgd.data.sources import load
 from raybcgd.errors import ConfigError
 from raybcgd.model.blocks import BlockLayout, divide, layers_of
@@ -124,21 +125,32 @@ def prepare(
     """Load and divide the data, and check everything about a config that needs data or model to be checked."""
     if dataset is None:
         dataset = load(config.data)
-    parts = partition(dataset.train.targets, dataset.classes, config.data.partition, config.seed)
-    if config.algorithm.pooled:
-        parts = Partition(np.sort(parts.indices), np.array([0, len(parts.indices)]))
-    data = Data(dataset, (parts,), (np.arange(len(dataset.test.targets)),))
-    sizes = parts.sizes
+    data = divide_data(config, dataset)
     problem = Problem(
         config=config,
         input_shape=tuple(dataset.train.inputs.shape[1:]),
         classes=dataset.classes,
-        clients=len(parts),
-        largest_client=int(sizes.max()),
+        clients=len(data.partitions[0]),
+        largest_client=max(int(parts.sizes.max()) for parts in data.partitions),
         own_module=module,
     )
     check(problem)
     return problem, data
+
+
+def divide_data(config: Config, dataset: Dataset) -> Data:
+    """Deal the samples to the clients: once, or in every phase of block-cyclic data."""
+    train, test, seed = dataset.train.targets, dataset.test.targets, config.seed
+    if config.data.phases is None:
+        parts = [partition(train, dataset.classes, config.data.partition, seed)]
+        test_rows = [np.arange(len(test))]
+    else:
+        clients = config.data.partition.clients
+        found = phases(train, test, dataset.classes, config.data.phases, clients, seed)
+        parts, test_rows = [phase.train for phase in found], [phase.test for phase in found]
+    if config.algorithm.pooled:
+        parts = [Partition(np.sort(part.indices), np.array([0, len(part.indices)])) for part in parts]
+    return Data(dataset, tuple(parts), tuple(test_rows))
 
 
 def check(problem: Problem) -> None:

@@ -10,6 +10,8 @@ from raybcgd.algorithms.fedbcgd_plus import FedBCGDPlus
 from raybcgd.algorithms.feddc import FedDC
 from raybcgd.algorithms.fedprox import FedProx
 from raybcgd.algorithms.fedpvr import FedPVR
+from raybcgd.algorithms.mc_psgd import MCPSGD
+from raybcgd.algorithms.mm_psgd import MMPSGD
 from raybcgd.algorithms.scaffold import Scaffold
 
 METHODS: dict[str, type[Algorithm]] = {
@@ -24,12 +26,16 @@ METHODS: dict[str, type[Algorithm]] = {
         FedPVR,
         FedBCGD,
         FedBCGDPlus,
+        MMPSGD,
+        MCPSGD,
         Centralised,
     )
 }
 
 __all__ = [
+    "MCPSGD",
     "METHODS",
+    "MMPSGD",
     "Algorithm",
     "Centralised",
     "FedAdam",

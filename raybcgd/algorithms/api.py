@@ -149,7 +149,7 @@ class Round:
     steps: float
     """T, the mean number of local steps over the round's cohort."""
     phase: int = 0
-    phases: int = 1
+    """The block of data in time that is on (block-cyclic data); 0 where there are none."""
 
 
 class Nothing(NamedTuple):
@@ -180,15 +180,15 @@ class Algorithm(Section):
     pooled: ClassVar[bool] = False
     """Whether one client holds the data of all, and takes part alone."""
 
-    def server_init(self, x: Tensor) -> Any:
-        """The server's state before round 0."""
+    def server_init(self, x: Tensor, phases: int = 1) -> Any:
+        """The server's state before round 0; `phases` is the number of data phases, 1 where there are none."""
         raise NotImplementedError
 
     def client_init(self, x: Tensor) -> Any:
         """A client's state before its first round; x gives the shape and type only."""
         return Nothing()
 
-    def broadcast(self, server: Any) -> Any:
+    def broadcast(self, server: Any, rnd: Round) -> Any:
         """What every sampled client gets."""
         raise NotImplementedError
 

@@ -31,7 +31,7 @@ class FedAdam(FedAvg):
         m: Whole
         u: Whole
 
-    def server_init(self, x: Tensor) -> Any:
+    def server_init(self, x: Tensor, phases: int = 1) -> Any:
         return self.Server(x=x, m=torch.zeros_like(x), u=torch.zeros_like(x))
 
     def server_rule(self, server: Any, total: Any, rnd: Round) -> Any:

@@ -21,10 +21,10 @@ class FedAvg(Algorithm):
     class Upload(NamedTuple):
         delta: Whole
 
-    def server_init(self, x: Tensor) -> Any:
+    def server_init(self, x: Tensor, phases: int = 1) -> Any:
         return self.Server(x=x)
 
-    def broadcast(self, server: Any) -> Any:
+    def broadcast(self, server: Any, rnd: Round) -> Any:
         return self.Down(x=server.x)
 
     def client_rule(self, work: Work, down: Any, mine: Any) -> tuple[Any, Any]:

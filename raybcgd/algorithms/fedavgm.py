@@ -21,7 +21,7 @@ class FedAvgM(FedAvg):
         x: Whole
         v: Whole
 
-    def server_init(self, x: Tensor) -> Any:
+    def server_init(self, x: Tensor, phases: int = 1) -> Any:
         return self.Server(x=x, v=torch.zeros_like(x))
 
     def server_rule(self, server: Any, total: Any, rnd: Round) -> Any:

@@ -57,13 +57,13 @@ class FedBCGDPlus(FedBCGD):
     def upload_type(self) -> type[Any]:
         return self.SentUpload if self.control_upload == "sent" else self.Upload
 
-    def server_init(self, x: Tensor) -> Any:
+    def server_init(self, x: Tensor, phases: int = 1) -> Any:
         return self.Server(x=x, v=torch.zeros_like(x), c=torch.zeros_like(x))
 
     def client_init(self, x: Tensor) -> Any:
         return self.Client(c=torch.zeros_like(x))
 
-    def broadcast(self, server: Any) -> Any:
+    def broadcast(self, server: Any, rnd: Round) -> Any:
         return self.Down(x=server.x, c=server.c)
 
     def client_rule(self, work: Work, down: Any, mine: Any) -> tuple[Any, Any]:

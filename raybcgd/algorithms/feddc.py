@@ -36,13 +36,13 @@ class FedDC(FedAvg):
         delta: Whole
         drifted: Whole
 
-    def server_init(self, x: Tensor) -> Any:
+    def server_init(self, x: Tensor, phases: int = 1) -> Any:
         return self.Server(x=x, a=torch.zeros_like(x))
 
     def client_init(self, x: Tensor) -> Any:
         return self.Client(h=torch.zeros_like(x), a=torch.zeros_like(x))
 
-    def broadcast(self, server: Any) -> Any:
+    def broadcast(self, server: Any, rnd: Round) -> Any:
         return self.Down(x=server.x, a=server.a)
 
     def client_rule(self, work: Work, down: Any, mine: Any) -> tuple[Any, Any]:

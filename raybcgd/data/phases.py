@@ -20,6 +20,8 @@ class PhasesConfig(Section):
 
     count: int = Field(5, ge=1)
     """D, phases in a cycle."""
+    rounds_per_phase: int = Field(10, ge=1)
+    """Rounds before the next phase begins; after the last phase comes the first again, while `rounds` last."""
     shared_labels: int = Field(0, ge=0)
     """How many labels of the next phase each phase has besides its own (the last one: of the first)."""
     size_deviation: float = Field(0.2, ge=0, le=10)

@@ -31,8 +31,11 @@ class RoundRecord(Section):
 
     round: int
     phase: int = 0
+    """The phase of block-cyclic data that was on; 0 where there are none."""
     accuracy: float | None
     """On the test data, after the round; None where the round was not evaluated."""
+    accuracy_by_phase: tuple[float, ...] | None = None
+    """On the test data of every phase of block-cyclic data; `accuracy` is their mean. None where there are none."""
     loss: float | None
     train_loss: float
     """Mean over the participants of their loss during local training."""

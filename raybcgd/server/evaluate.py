@@ -22,7 +22,7 @@ class EvaluationConfig(Section):
 
 
 class Piece(NamedTuple):
-    """A run of test samples to be judged by one of the models."""
+    """A run of the test samples of a data phase, to be judged by the model of that number."""
 
     model: int
     start: int
@@ -38,10 +38,12 @@ class Score(NamedTuple):
 
 
 class Quality(NamedTuple):
-    """The mean over the models of accuracy and loss."""
+    """The mean over the data phases of accuracy and loss."""
 
     accuracy: float
     loss: float
+    by_phase: tuple[float, ...]
+    """The accuracy on each phase's test data."""
 
 
 def pieces(counts: Sequence[int], size: int) -> list[Piece]:
@@ -55,10 +57,10 @@ def pieces(counts: Sequence[int], size: int) -> list[Piece]:
 
 def combine(parts: Sequence[Piece], scores: Sequence[Score], models: int) -> Quality:
     """The mean accuracy and loss over the models, from the scores of all pieces in their order."""
-    accuracy = loss = 0.0
+    accuracies, losses = [], []
     for model in range(models):
         mine = [score for part, score in zip(parts, scores, strict=True) if part.model == model]
         count = sum(score.samples for score in mine)
-        accuracy += sum(score.correct for score in mine) / count
-        loss += sum(score.loss for score in mine) / count
-    return Quality(accuracy / models, loss / models)
+        accuracies.append(sum(score.correct for score in mine) / count)
+        losses.append(sum(score.loss for score in mine) / count)
+    return Quality(sum(accuracies) / models, sum(losses) / models, tuple(accuracies))

@@ -13,6 +13,7 @@ from raybcgd.algorithms.api import Round
 from raybcgd.client.host import Job, Orders, Outcome
 from raybcgd.errors import RunError
 from raybcgd.plan.cohort import Member, draw_cohort
+from raybcgd.plan.phases import phase_at
 from raybcgd.problem import Data, Problem
 from raybcgd.record.rounds import Dropped, Participant
 from raybcgd.server.evaluate import Piece, Score
@@ -75,12 +76,13 @@ def run_round(
     cohort = draw_cohort(
         config.seed, index, problem.clients, problem.cohort_size, problem.num_blocks if algorithm.blockwise else None
     )
-    orders = Orders(index)
+    orders = Orders(index, phase_at(config.data.phases, index))
     lr = algorithm.lr_at(index)
     expected = [_expected(problem, data, member, orders.phase) for member in cohort]
     jobs = [Job(member.client, member.block, ledger[member.client]) for member in cohort]
+    rnd = Round(index, problem.clients, lr, float(np.mean([item.steps for item in expected])), orders.phase)
     clock.lap("plan")
-    down = algorithm.broadcast(server)
+    down = algorithm.broadcast(server, rnd)
     reducer = Reducer(algorithm, problem.wire, down, lr, trained, expected)
     outcomes: dict[int, Outcome] = {}
     arrays = {name: vector.numpy() for name, vector in down._asdict().items()}
@@ -100,8 +102,6 @@ def run_round(
         if member.client not in outcomes:
             reducer.add(member.client, None)
     reduced = reducer.result()
-    steps = float(np.mean([item.steps for item in expected]))
-    rnd = Round(index=index, clients=problem.clients, lr=lr, steps=steps, phase=orders.phase)
     after = algorithm.server_rule(server, reduced.total, rnd)
     after = average_buffers(server, after, reduced.total, trained)
     after = keep_uncovered(server, after, reduced.uncovered, problem.layout.size)
@@ -116,7 +116,7 @@ def run_round(
         lr=lr,
         participants=tuple(_participant(member, outcomes[member.client]) for member in there),
         dropped=tuple(_dropped(member, outcomes.get(member.client)) for member in cohort if member not in there),
-        upload=total([problem.wire.upload(member.block) for member in there]),
+        upload=total([problem.wire.upload(member.block, outcomes[member.client].payload) for member in there]),
         download=total([problem.wire.download] * len(cohort)),
         sampled=len(cohort),
         drift_diversity=reduced.drift_diversity,

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from raybcgd.algorithms.api import Round
 from raybcgd.client.host import ClientHost, Job, Orders
 from raybcgd.client.states import FRESH, StateFolder
 from raybcgd.config import Config, make_config
@@ -116,7 +117,7 @@ class Lab:
         self._count += 1
         address = str(self._folder / f"states-{self._count}")
         flat = FlatModel(problem.module(), problem.layout, problem.dtype, torch.device("cpu"))
-        server = problem.config.algorithm.server_init(flat.vector.clone())
+        server = problem.config.algorithm.server_init(flat.vector.clone(), len(data.partitions))
         ledger = Ledger.fresh(problem.clients)
         played = Played(problem, data, flat.vector.clone(), [], server, [], [])
         pool = LocalPool(problem, data, address)
@@ -145,7 +146,8 @@ class Lab:
         problem, data = self.prepare(self.config(changes), **objects)
         flat = FlatModel(problem.module(), problem.layout, problem.dtype, torch.device("cpu"))
         algorithm = problem.config.algorithm
-        down = algorithm.broadcast(algorithm.server_init(flat.vector.clone()))
+        rnd = Round(index=0, clients=problem.clients, lr=algorithm.lr_at(0), steps=1)
+        down = algorithm.broadcast(algorithm.server_init(flat.vector.clone()), rnd)
         self._count += 1
         host = ClientHost(problem, data, str(self._folder / f"states-{self._count}"), torch.device("cpu"))
         arrays = {name: vector.numpy() for name, vector in down._asdict().items()}

@@ -1,0 +1,53 @@
+"""MC-PSGD (Ding et al., 2020): MM-PSGD beside a chain of its own for every data phase; the better one counts."""
+
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from raybcgd.algorithms.api import Round, Scalar, Whole, Work
+from raybcgd.algorithms.mm_psgd import MMPSGD
+
+
+class MCPSGD(MMPSGD):
+    """MC-PSGD (Ding et al., 2020): MM-PSGD beside a chain of its own for every data phase; the better one counts.
+
+    Clients get the mixed chain x and the chain z of the phase that is on, train both on the same batches, and report
+    the loss of x and z on their data. With one phase the two chains are equal, and this is MM-PSGD.
+    """
+
+    name: ClassVar[str] = "mc_psgd"
+
+    class Server(NamedTuple):
+        x: Whole
+        chains: Whole  # [D, d]
+        predictors: Whole  # [D, d]
+        seen: Whole  # [D]
+
+    class Down(NamedTuple):
+        x: Whole
+        z: Whole
+
+    class Upload(NamedTuple):
+        delta: Whole
+        delta_z: Whole
+        loss: Scalar
+        loss_z: Scalar
+
+    def server_init(self, x: Tensor, phases: int = 1) -> Any:
+        return self.Server(x, chains=x.repeat(phases, 1), predictors=x.repeat(phases, 1), seen=torch.zeros(phases))
+
+    def broadcast(self, server: Any, rnd: Round) -> Any:
+        return self.Down(x=server.x, z=server.chains[rnd.phase])
+
+    def client_rule(self, work: Work, down: Any, mine: Any) -> tuple[Any, Any]:
+        x, z = down.x, down.z
+        w, y = work.sgd(z), work.sgd(x)
+        return self.Upload(delta=y - x, delta_z=w - z, loss=work.loss(x), loss_z=work.loss(z)), mine
+
+    def server_rule(self, server: Any, total: Any, rnd: Round) -> Any:
+        x, chains = server.x + total.delta, server.chains.clone()
+        chains[rnd.phase] += total.delta_z
+        better = x if bool(total.loss <= total.loss_z) else chains[rnd.phase]
+        predictors, seen = self.feed(server, better, rnd.phase)
+        return self.Server(x=x, chains=chains, predictors=predictors, seen=seen)
