@@ -1,5 +1,7 @@
 """The commands put together."""
 
+import os
+import sys
 import warnings
 from typing import Annotated
 
@@ -35,6 +37,10 @@ def _root(
 
 def main() -> None:
     """The console script."""
+    # As with `python -m`: what a config names as package.module:callable may lie in the current folder. Ray's workers
+    # look there of themselves.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     # Arrays from Ray's object store are read-only, and everything of ours that wraps them only reads.
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
     app()

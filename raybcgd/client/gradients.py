@@ -166,7 +166,7 @@ class ClientStack:
     def _show(self, epochs: np.ndarray) -> None:
         """Have every client's inputs as the pass that it is in sees them; clients may be in different ones."""
         for column in np.flatnonzero(epochs != self._shown):
-            shard = self._shards[column]
+            shard = self._shards[int(column)]
             if shard.augmented is not None:
                 self._inputs[column, : shard.size] = shard.seen_in(int(epochs[column]))
         self._shown = epochs

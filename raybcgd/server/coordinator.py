@@ -21,6 +21,7 @@ from raybcgd.experiment import Experiment, RunFolder
 from raybcgd.problem import Data, Problem
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.server.pool import RayPool
+from raybcgd.server.store import put_once
 
 _CONNECT_SECONDS = 5.0
 
@@ -125,7 +126,7 @@ class RayRun:
 
     def __init__(self, problem: Problem, data: Data, folder: RunFolder, resume: bool) -> None:
         self._problem, self._folder, self._resume = problem, folder, resume
-        self._data_ref = ray.put(data)
+        self._data_ref = put_once(data)
         self._coordinator: Any = None
 
     def records(self) -> Iterator[RoundRecord]:
