@@ -21,7 +21,7 @@ from raybcgd.record.checkpoint import CheckpointConfig
 from raybcgd.section import Section
 from raybcgd.server.evaluate import EvaluationConfig
 from raybcgd.server.placement import HostsConfig
-from raybcgd.wire.codecs import Raw
+from raybcgd.wire import CODECS, Codec, Raw
 
 
 class Variant(Section):
@@ -62,7 +62,7 @@ class Config(Section):
     algorithm: SerializeAsAny[Algorithm] = FedBCGDPlus()
     local: LocalConfig = LocalConfig()
     cohort: CohortConfig = CohortConfig()
-    wire: Raw = Raw()
+    wire: SerializeAsAny[Codec] = Raw()
     hosts: HostsConfig = HostsConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -81,6 +81,19 @@ class Config(Section):
             return kind.model_validate(settings)
         except ValidationError as error:
             raise ConfigError(_one_line(error, kind, "algorithm", f"a setting of {name}")) from None
+
+    @field_validator("wire", mode="before")
+    @classmethod
+    def _codec_by_name(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        name = str(value.get("codec", "raw"))
+        if name not in CODECS:
+            raise ConfigError(f'wire.codec = "{name}" is unknown; use one of {", ".join(CODECS)}')
+        try:
+            return CODECS[name].model_validate(value)
+        except ValidationError as error:
+            raise ConfigError(_one_line(error, CODECS[name], "wire", f"a setting of {name}")) from None
 
     @field_serializer("algorithm")
     def _algorithm_with_name(self, algorithm: Algorithm) -> dict[str, Any]:
@@ -142,6 +155,10 @@ def vary(base: Config, variant: Variant) -> Config:
     tables: dict[str, Any] = {"algorithm": {"name": name, **shared, **settings}}
     for key in ("blocks", "cohort", "local", "wire"):
         tables[key] = {**getattr(base, key).model_dump(exclude_unset=True), **getattr(variant, key)}
+    if variant.wire.get("codec", base.wire.codec) != base.wire.codec:
+        tables["wire"] = variant.wire  # another codec has other settings
+    else:
+        tables["wire"]["codec"] = base.wire.codec
     if variant.rounds is not None:
         tables["rounds"] = variant.rounds
     rest = {key: getattr(base, key) for key in Config.model_fields if key not in tables and key != "compare"}

@@ -154,7 +154,8 @@ class ClientHost:
         if self._states is None:
             return {}
         if job.state == FRESH:
-            return {f"algorithm.{k}": v.numpy() for k, v in self._algorithm.client_init(self._zero)._asdict().items()}
+            fresh = self._algorithm.client_init(self._zero)._asdict()
+            return {**{f"algorithm.{k}": v.numpy() for k, v in fresh.items()}, **self._problem.wire.no_errors()}
         return self._states.get(job.client, job.state)
 
     def _gather(self, states: Sequence[State], stacked: bool) -> Any:
@@ -172,17 +173,19 @@ class ClientHost:
         """Encode an upload, and settle the client's state with what the server will have understood."""
         wire = self._problem.wire
         rng = stream(self._problem.config.seed, "codec", job.client, orders.round_index)
-        payload = wire.encode(wire.select(upload, job.block), rng)
+        values = wire.add_errors(wire.select(upload, job.block), state, job.block)
+        payload = wire.encode(values, rng)
         if self._states is None:
             return payload, FRESH
         slices = wire.coordinates(job.block)
         trained = None if self._flat.trained is None else take(self._flat.trained, slices).cpu()
         here = type(down)(*(take(v, slices).cpu() for v in down))
         task = LocalTask(steps, lr, trained, wire.shared(job.block))
-        terms = self._algorithm.terms(wire.decode(payload, job.block), here, task)
+        sent = wire.decode(payload, job.block)
+        terms = self._algorithm.terms(sent, here, task)
         before = type(new)(*(take(v, slices).cpu() for v in new))
         after = self._algorithm.settle(before, terms)
-        kept: State = {}
+        kept: State = wire.keep_errors(values, sent, state, job.block)
         for name, vector, changed in zip(new._fields, new, after, strict=True):
             result = vector.cpu().clone()
             put(result, slices, changed)

@@ -1,6 +1,6 @@
 """A declared upload as slices of the flat vector and as bytes: sliced, encoded, decoded and counted in one place."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from raybcgd.algorithms.api import Algorithm, Declared, Travel, declared
 from raybcgd.model.blocks import BlockLayout
-from raybcgd.wire.codecs import Codec, Raw
+from raybcgd.wire.codecs import Codec, Raw, numpy_type
 
 Slices = tuple[slice, ...]
 
@@ -43,7 +43,9 @@ class Traffic:
     """What one upload cost, or the sum of several."""
 
     floats: int
+    """Values sent, in whatever precision."""
     bytes: int
+    """Everything sent."""
     by_block: tuple[int, ...]
     """Floats of each block, the shared one last."""
 
@@ -103,32 +105,84 @@ class Wire:
 
     def decode(self, payload: np.ndarray, block: int | None) -> Any:
         """The upload as the server sees it: an `Upload` whose fields hold the coordinates that travelled."""
-        values, start = {}, 0
-        for field in self._fields:
-            codec, count = self._codec(field), self._length(field, block)
-            stop = start + codec.size(count, self.dtype)
-            values[field.name] = codec.decode(payload[start:stop], count, self.dtype)
-            start = stop
-        if start != payload.nbytes:
-            raise ValueError(f"an upload of {payload.nbytes} bytes came where {start} were declared")
-        return self._type(**values)
+        return self._type(
+            **{
+                field.name: self._codec(field).decode(part, self._length(field, block), self.dtype)
+                for field, part in self._parts(payload, block)
+            }
+        )
 
-    def upload(self, block: int | None) -> Traffic:
-        """What one upload of a client of a group costs."""
+    def _parts(self, payload: np.ndarray, block: int | None) -> Iterator[tuple[Declared, np.ndarray]]:
+        """The bytes of every field."""
+        sizes = [self._codec(field).size(self._length(field, block), self.dtype) for field in self._fields]
+        if sum(sizes) != payload.nbytes:
+            raise ValueError(f"an upload of {payload.nbytes} bytes came where {sum(sizes)} were declared")
+        start = 0
+        for field, size in zip(self._fields, sizes, strict=True):
+            yield field, payload[start : start + size]
+            start += size
+
+    def no_errors(self) -> dict[str, np.ndarray]:
+        """What a client has not sent yet before its first upload, for a codec that remembers."""
+        if not self.codec.remembers:
+            return {}
+        return {f"codec.{field.name}": self._zeros() for field in self._fields if field.travel is not Travel.SCALAR}
+
+    def _zeros(self) -> np.ndarray:
+        return np.zeros(self.layout.size, dtype=numpy_type(self.dtype))
+
+    def add_errors(
+        self, values: dict[str, Tensor], state: Mapping[str, np.ndarray], block: int | None
+    ) -> dict[str, Tensor]:
+        """The values to encode: those of a round, and what the client had not sent before, where it takes part now."""
+        added = dict(values)
+        for field in self._fields:
+            if (errors := state.get(f"codec.{field.name}")) is not None:
+                added[field.name] = values[field.name] + take(
+                    torch.from_numpy(errors), self.slices(field.travel, block)
+                )
+        return added
+
+    def keep_errors(
+        self, values: dict[str, Tensor], sent: Any, state: Mapping[str, np.ndarray], block: int | None
+    ) -> dict[str, np.ndarray]:
+        """What the client has not sent yet after an upload: on its coordinates the rest, elsewhere what was there."""
+        kept = {}
+        for field in self._fields:
+            if (errors := state.get(f"codec.{field.name}")) is not None:
+                result = torch.from_numpy(errors.copy())
+                put(result, self.slices(field.travel, block), values[field.name] - getattr(sent, field.name))
+                kept[f"codec.{field.name}"] = result.numpy()
+        return kept
+
+    def upload(self, block: int | None, payload: np.ndarray | None = None) -> Traffic:
+        """What one upload of a client of a group costs.
+
+        A codec that chooses coordinates shows in its payload which blocks they were of. Without one, the counts by
+        block are of the coordinates that may be chosen.
+        """
+        parts = {} if payload is None else {field.name: part for field, part in self._parts(payload, block)}
         per_block = np.zeros(len(self.layout.blocks) + 1, dtype=np.int64)
         floats = 0
         size = 0
         for field in self._fields:
-            count = self._length(field, block)
-            floats += count
-            size += self._codec(field).size(count, self.dtype)
-            for s in self.slices(field.travel, block):
-                per_block += self._overlap(s)
+            count, codec = self._length(field, block), self._codec(field)
+            floats += codec.values(count)
+            size += codec.size(count, self.dtype)
+            places = codec.positions(parts[field.name], count, self.dtype) if parts else None
+            per_block += self._by_block(self.slices(field.travel, block), places)
         return Traffic(floats, size, tuple(per_block.tolist()))
 
-    def _overlap(self, s: slice) -> np.ndarray:
-        blocks = (*self.layout.blocks, self.layout.shared)
-        return np.array([max(0, min(s.stop, b.stop) - max(s.start, b.start)) for b in blocks], dtype=np.int64)
+    def _by_block(self, slices: Slices, places: np.ndarray | None = None) -> np.ndarray:
+        """How many coordinates of some slices (or of those at some places in them) lie in each block."""
+        ends = [part.stop for part in (*self.layout.blocks, self.layout.shared)]
+        if places is None:
+            counts = np.zeros(len(ends), dtype=np.int64)
+            for s in slices:
+                counts += np.diff(np.clip([0, *ends], s.start, s.stop))
+            return counts
+        coordinates = np.concatenate([np.arange(s.start, s.stop) for s in slices])[places]
+        return np.bincount(np.searchsorted(ends, coordinates, side="right"), minlength=len(ends))
 
     @cached_property
     def download(self) -> Traffic:
@@ -137,8 +191,7 @@ class Wire:
         floats = 0
         for field in self._down:
             floats += self._length(field, None)
-            for s in self.slices(field.travel, None):
-                per_block += self._overlap(s)
+            per_block += self._by_block(self.slices(field.travel, None))
         return Traffic(floats, floats * self.dtype.itemsize, tuple(per_block.tolist()))
 
 

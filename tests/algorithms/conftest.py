@@ -19,6 +19,7 @@ from raybcgd.data.dataset import Dataset
 from raybcgd.data.partition import Partition
 from raybcgd.data.sources import DataConfig, load
 from raybcgd.model.flat import FlatModel
+from raybcgd.plan.history import History
 from raybcgd.problem import Data, Problem, prepare
 from raybcgd.server.ledger import Ledger
 from raybcgd.server.local import LocalPool
@@ -119,12 +120,13 @@ class Lab:
         flat = FlatModel(problem.module(), problem.layout, problem.dtype, torch.device("cpu"))
         server = problem.config.algorithm.server_init(flat.vector.clone(), len(data.partitions))
         ledger = Ledger.fresh(problem.clients)
+        history = History.fresh(problem.layout, problem.config.blocks, problem.config.cohort.assignment == "need")
         played = Played(problem, data, flat.vector.clone(), [], server, [], [])
         pool = LocalPool(problem, data, address)
         try:
             for index in range(problem.config.rounds):
-                result = run_round(problem, data, pool, played.server, ledger, index, flat.trained)
-                played.server = result.server
+                result = run_round(problem, data, pool, played.server, ledger, history, index, flat.trained)
+                played.server, history = result.server, result.history
                 played.rounds.append(result)
                 played.xs.append(result.server.x)
                 if stop is not None and stop(result.server.x):

@@ -15,6 +15,11 @@ METHODS: list[dict[str, Any]] = [
     {"name": "fedbcgd", "momentum": 0.9},
     {"name": "fedbcgd+", "momentum": 0.9},
     {"name": "fedbcgd+", "control": "anchor", "control_upload": "sent"},
+    {"name": "fedadam"},
+    {"name": "fedprox"},
+    {"name": "scaffold", "server_lr": 1.5},
+    {"name": "feddc"},
+    {"name": "fedpvr"},
 ]
 
 
@@ -27,7 +32,7 @@ def normed() -> nn.Module:
 def test_statistics_are_averaged_whatever_the_server_does_to_parameters(lab: Any, algorithm: dict[str, Any]) -> None:
     changes = {
         "rounds": 6,
-        "blocks": {"count": 1, "shared": "none"},
+        "blocks": {"count": 1, "shared": "all" if algorithm["name"] == "fedpvr" else "none"},
         "model": {"options": None},
         "algorithm": {"lr": 0.05, **algorithm},
     }
@@ -45,10 +50,11 @@ def test_statistics_are_averaged_whatever_the_server_does_to_parameters(lab: Any
         assert np.abs(played.kept("algorithm.c")).max() > 0
 
 
-def test_one_round_of_momentum_moves_statistics_as_plain_averaging_does(lab: Any) -> None:
+def test_two_rounds_of_momentum_move_statistics_as_plain_averaging_does(lab: Any) -> None:
     """From the second round on: the first has no momentum yet."""
     runs = {}
-    for name, settings in (("fedavg", {}), ("fedavgm", {"momentum": 0.9})):
+    others = [("fedavgm", {"momentum": 0.9}), ("fedadam", {}), ("scaffold", {"server_lr": 2.0}), ("feddc", {})]
+    for name, settings in [("fedavg", {}), *others]:
         changes = {
             "rounds": 2,
             "blocks": {"count": 1, "shared": "none"},
@@ -58,4 +64,5 @@ def test_one_round_of_momentum_moves_statistics_as_plain_averaging_does(lab: Any
         runs[name] = lab.play(changes, module=normed())
     layout = runs["fedavg"].problem.layout
     buffers = FlatModel(normed(), layout, torch.float32, torch.device("cpu")).trained == 0
-    assert torch.equal(runs["fedavg"].x[buffers], runs["fedavgm"].x[buffers])
+    for name, _ in others:
+        torch.testing.assert_close(runs["fedavg"].x[buffers], runs[name].x[buffers])

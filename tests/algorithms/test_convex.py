@@ -130,6 +130,7 @@ def test_derived_control_variates_give_the_trajectory_of_sent_ones(play: Callabl
 @pytest.mark.parametrize(
     "hyper",
     [
+        {"name": "scaffold"},
         {"name": "fedbcgd+", "momentum": 0.5},
         {"name": "fedbcgd+", "momentum": 0.0, "control": "anchor", "control_upload": "sent"},
     ],
