@@ -51,7 +51,7 @@ def compare(
     for label, variant in plan.items():
         with _of(label):
             prepare(variant, module, dataset)  # what is wrong with the last is said before the first has run
-    folder = _open_folder(Path(out) if out is not None else new_folder("compare"))
+    folder = open_folder(Path(out) if out is not None else new_folder("compare"))
     runs: dict[str, RunResult] = {}
     with ExitStack() as stack:
         if config.engine == "ray":
@@ -60,15 +60,15 @@ def compare(
             with display.stage("Starting Ray"):
                 stack.enter_context(cluster(config.hosts.address))
         for label, variant in plan.items():
-            watcher = stack.enter_context(display.run(label, variant.rounds))
-            runs[label] = run(
-                variant,
-                module=module,
-                dataset=dataset,
-                out=folder / _slug(label),
-                observe=watcher.observe,
-                announce=watcher.announce,
-            )
+            with display.run(label, variant.rounds) as watcher:
+                runs[label] = run(
+                    variant,
+                    module=module,
+                    dataset=dataset,
+                    out=folder / _slug(label),
+                    observe=watcher.observe,
+                    announce=watcher.announce,
+                )
     return _report(runs, plan, target, dataset, folder)
 
 
@@ -118,7 +118,8 @@ def _slug(label: str) -> str:
     return re.sub(r"[^a-z0-9_.]+", "-", label.lower().replace("+", "_plus")).strip("-.") or "run"
 
 
-def _open_folder(folder: Path) -> Path:
+def open_folder(folder: Path) -> Path:
+    """Make a folder for new files, unless it has any."""
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty; choose another --out")
     try:
