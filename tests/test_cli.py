@@ -378,3 +378,20 @@ def test_a_log_gets_lines() -> None:
     assert first == "FedX: starting Ray …"
     assert second.startswith("FedX: round 1/2  accuracy 50.0%  loss 1.000  upload 0.2 d  0.10 s/round")
     assert "accuracy" not in third
+
+
+# The README
+
+
+def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    code = readme.split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, Any] = {"__name__": "readme"}
+    exec(compile(code, "README.md", "exec"), scope)
+    assert len(scope["result"].records) == 5
+
+
+def test_the_readme_lists_every_method() -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    assert [name for name in METHODS if f"`{name}`" not in readme] == []
