@@ -1,13 +1,13 @@
-"""`raybcgd train`, `resume` and `compare`."""
+"""`raybcgd train`, `resume`, `compare` and `sweep`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from raybcgd.cli.shared import ConfigFile, Interrupted, Out, Set, ends_clearly, out
 from raybcgd.compare import compare as run_comparison
-from raybcgd.compare import title
+from raybcgd.compare import title, variant_configs
 from raybcgd.config import Config, load_config
 from raybcgd.errors import ConfigError
 from raybcgd.experiment import RunFolder
@@ -78,3 +78,40 @@ def compare(
     result = run_comparison(experiment, algorithms=names, out=out_folder, display=Display(out))
     out.print(comparison_table(result.standings, result.target))
     out.print(f"plot and tables: {result.folder}/comparison.png, .md, .json", highlight=False, soft_wrap=True)
+
+
+@ends_clearly
+def sweep(
+    config: ConfigFile,
+    grid: Annotated[
+        list[str],
+        typer.Option(metavar="KEY=VALUE,…", help="Values to try, such as algorithm.lr=0.01,0.03. May be repeated."),
+    ],
+    variant: Annotated[
+        str | None, typer.Option(help="The variant of [compare] to vary, by its label or method; else [algorithm].")
+    ] = None,
+    metric: Annotated[
+        Literal["last_tenth_accuracy", "best_accuracy", "final_accuracy", "upload_d_to_target"],
+        typer.Option(help="By what the best is chosen; of uploads, to the target of [compare], the smallest is."),
+    ] = "last_tenth_accuracy",
+    settings: Set = None,
+    out_folder: Out = None,
+) -> None:
+    """Run every combination of some settings, as many at once as there is room for; write the best config."""
+    from raybcgd.sweep import parse_grid, sweep_table  # Ray Tune takes seconds to import
+    from raybcgd.sweep import sweep as run_sweep
+
+    experiment = load_config(config, settings or ())
+    values = parse_grid(grid)
+    if variant is not None:
+        (chosen,) = variant_configs(experiment, [variant]).values()
+        experiment = chosen.model_copy(update={"compare": experiment.compare})
+    result = run_sweep(experiment, values, metric=metric, out=out_folder, observe=_say_point)
+    out.print(sweep_table(result))
+    out.print(f"best: {result.best.label}; its config: {result.folder}/best.toml", highlight=False, soft_wrap=True)
+
+
+def _say_point(point: Any) -> None:
+    accuracy = point.results.get("last_tenth_accuracy")
+    came_to = point.error or ("no accuracy" if accuracy is None else f"accuracy {accuracy:.1%}")
+    out.print(f"{point.label}: {came_to}", markup=False, highlight=False, soft_wrap=True)

@@ -13,12 +13,17 @@ from raybcgd.server.round import PoolNews
 
 
 class LocalPool:
-    """A pool of one host in this process. Single-threaded, as hosts are, so that the bits are theirs."""
+    """A pool of one host in this process. Single-threaded, as hosts are, so that the bits are theirs.
+
+    It is on the CPU unless `hosts.device = "gpu"`.
+    """
 
     def __init__(self, problem: Problem, data: Data, state_address: str) -> None:
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        self._host = ClientHost(problem, data, state_address, torch.device("cpu"))
+        on_gpu = problem.config.hosts.device == "gpu" and torch.accelerator.is_available()
+        device = torch.accelerator.current_accelerator() if on_gpu else None
+        self._host = ClientHost(problem, data, state_address, device or torch.device("cpu"))
         self._chunk = problem.stack or 1
 
     def train(
