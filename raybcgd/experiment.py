@@ -13,6 +13,7 @@ from torch import Tensor
 
 from raybcgd.errors import RunError
 from raybcgd.model.flat import FlatModel
+from raybcgd.plan.history import History
 from raybcgd.problem import Data, Problem
 from raybcgd.record.checkpoint import Checkpoints, Position
 from raybcgd.record.rounds import RoundLog, RoundRecord
@@ -68,6 +69,7 @@ class Experiment:
         self._trained = flat.trained
         self._server = config.algorithm.server_init(flat.vector.clone(), len(data.partitions))
         self._ledger = Ledger.fresh(problem.clients)
+        self._history = History.fresh(problem.layout, config.blocks, config.cohort.assignment == "need")
         self._upload_d_total = 0.0
         self._done = 0
         if not resume:
@@ -77,6 +79,8 @@ class Experiment:
         if position is not None:
             self._server = type(self._server)(**_tensors(position.server))
             self._ledger = position.ledger.snapshot()
+            if position.history:
+                self._history = History.from_arrays(position.history)
             self._upload_d_total = position.upload_d_total
             self._done = position.rounds
 
@@ -104,14 +108,16 @@ class Experiment:
         pending: _Pending | None = None
         for index in range(self._done, rounds):
             try:
-                result = run_round(self._problem, self._data, pool, self._server, self._ledger, index, self._trained)
+                result = run_round(
+                    self._problem, self._data, pool, self._server, self._ledger, self._history, index, self._trained
+                )
             except RunError:
                 if pending is not None:  # the round before this one did happen
                     yield self._finish(pending, pool)
                 raise
             if pending is not None:
                 yield self._finish(pending, pool)
-            self._server = result.server
+            self._server, self._history = result.server, result.history
             self._done = index + 1
             pending = self._pending(result, pool)
         if pending is not None:
@@ -130,7 +136,9 @@ class Experiment:
         position = None
         if config.checkpoint.due(result.index, config.rounds):
             server = {name: vector.numpy() for name, vector in result.server._asdict().items()}
-            position = Position(result.index + 1, server, self._ledger.snapshot(), b"", self._upload_d_total)
+            position = Position(
+                result.index + 1, server, self._ledger.snapshot(), b"", self._upload_d_total, result.history.arrays()
+            )
         return _Pending(result, scores, position, self._upload_d_total)
 
     def _finish(self, pending: "_Pending", pool: Pool) -> RoundRecord:
@@ -161,6 +169,8 @@ class Experiment:
             download_floats=result.download.floats,
             download_bytes=result.download.bytes,
             drift_diversity=result.drift_diversity,
+            block_edges=result.edges,
+            simulated_seconds=result.simulated_seconds,
             seconds=result.seconds + waited,
             phase_seconds={**result.phase_seconds, "evaluate": waited},
             hosts=news.hosts,

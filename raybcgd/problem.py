@@ -15,8 +15,10 @@ from raybcgd.data.partition import Partition, partition
 from raybcgd.data.phases import phases
 from raybcgd.data.sources import load
 from raybcgd.errors import ConfigError
-from raybcgd.model.blocks import BlockLayout, divide, layers_of
+from raybcgd.model.blocks import BlockLayout, divide, layers_of, recut
 from raybcgd.model.zoo import build, loss_function
+from raybcgd.plan.links import uplinks
+from raybcgd.randomness import stream
 from raybcgd.wire.upload import Wire
 
 _STACK = 16
@@ -75,7 +77,21 @@ class Problem:
 
     @cached_property
     def wire(self) -> Wire:
-        return Wire(self.config.algorithm, self.layout, self.config.wire, self.dtype)
+        return self.wire_at(self.layout.edges)
+
+    def wire_at(self, edges: tuple[int, ...] | None) -> Wire:
+        """The wire format under other edges between the blocks; None for those of the config."""
+        if edges is None:
+            return self.wire
+        return Wire(self.config.algorithm, self.layout.with_edges(edges), self.config.wire, self.dtype)
+
+    @cached_property
+    def uplinks(self) -> np.ndarray | None:
+        """The clients' links, in bytes a second; None where they are not known, or where there are no clients."""
+        links = self.config.cohort.links
+        if links is None or self.config.algorithm.pooled:
+            return None
+        return uplinks(links, self.clients, self.config.seed)
 
     @cached_property
     def num_blocks(self) -> int:
@@ -158,7 +174,9 @@ def check(problem: Problem) -> None:
     if problem.config.data.augment and len(problem.input_shape) != 3:
         raise ConfigError("data.augment needs images, and this data has none; leave it out")
     module = problem.module()
-    _ = problem.cohort_size, problem.stack, problem.loss
+    _ = problem.cohort_size, problem.stack, problem.loss, problem.uplinks
+    if problem.config.blocks.redivide_every is not None:
+        recut(problem.layout, problem.config.blocks, None, stream(0))
     probe = torch.zeros((2, *problem.input_shape), dtype=problem.dtype)
     try:
         with torch.no_grad():

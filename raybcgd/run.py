@@ -191,6 +191,7 @@ def summarise(
         "upload_bytes": sum(record.upload_bytes for record in records),
         "download_floats": sum(record.download_floats for record in records),
         "download_bytes": sum(record.download_bytes for record in records),
+        "simulated_seconds": _sum_or_none([record.simulated_seconds for record in records]),
         "seconds": seconds,
         "round_seconds_median": float(np.median([record.seconds for record in records])) if records else None,
         "sha256": digest.hexdigest(),
@@ -201,6 +202,11 @@ def summarise(
             **{name: version(name) for name in ("torch", "numpy", "ray")},
         },
     }
+
+
+def _sum_or_none(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def own_version() -> str:

@@ -47,6 +47,8 @@ class Orders(NamedTuple):
 
     round_index: int
     phase: int = 0
+    edges: tuple[int, ...] | None = None
+    """The edges of the blocks, where they are not those of the config."""
 
 
 class ClientHost:
@@ -64,11 +66,15 @@ class ClientHost:
         if problem.keeps_state:
             budget = int(config.hosts.state_memory_mb * 2**20)
             self._states = StateCache(StateFolder(state_address), budget)
-        self._masks: dict[int | None | str, Tensor] = {}
+        self._edges: tuple[int, ...] | None = None
+        self._wire = problem.wire
+        self._masks: dict[int | str | None, Tensor] = {}
 
     def train(self, jobs: Sequence[Job], down: Mapping[str, np.ndarray], orders: Orders) -> list[Outcome]:
         """Do the jobs, in stacks where the model allows it. A client that fails does not take others with it."""
         self._flat.module.train()
+        if orders.edges != self._edges:
+            self._edges, self._wire, self._masks = orders.edges, self._problem.wire_at(orders.edges), {}
         broadcast = self._algorithm.Down(**{k: torch.from_numpy(v).to(self._device) for k, v in down.items()})
         size = self._problem.stack
         if not size:
@@ -155,7 +161,7 @@ class ClientHost:
             return {}
         if job.state == FRESH:
             fresh = self._algorithm.client_init(self._zero)._asdict()
-            return {**{f"algorithm.{k}": v.numpy() for k, v in fresh.items()}, **self._problem.wire.no_errors()}
+            return {**{f"algorithm.{k}": v.numpy() for k, v in fresh.items()}, **self._wire.no_errors()}
         return self._states.get(job.client, job.state)
 
     def _gather(self, states: Sequence[State], stacked: bool) -> Any:
@@ -171,7 +177,7 @@ class ClientHost:
         self, job: Job, upload: Any, new: Any, state: State, down: Any, steps: int, lr: float, orders: Orders
     ) -> tuple[np.ndarray, StateRef]:
         """Encode an upload, and settle the client's state with what the server will have understood."""
-        wire = self._problem.wire
+        wire = self._wire
         rng = stream(self._problem.config.seed, "codec", job.client, orders.round_index)
         values = wire.add_errors(wire.select(upload, job.block), state, job.block)
         payload = wire.encode(values, rng)
@@ -196,11 +202,11 @@ class ClientHost:
         masks = [self._mask(block) for block in blocks]
         return torch.stack(masks) if stacked else masks[0]
 
-    def _mask(self, block: int | None | str) -> Tensor:
+    def _mask(self, block: int | str | None) -> Tensor:
         """1 on the coordinates of a block and the shared one (or of the shared one alone), 0 elsewhere."""
         if block not in self._masks:
             mask = torch.zeros_like(self._flat.vector)
-            wire = self._problem.wire
+            wire = self._wire
             slices = (
                 wire.slices(Travel.SHARED, None) if isinstance(block, str) else wire.slices(Travel.OWN, block)
             )

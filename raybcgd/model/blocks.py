@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Annotated, Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from raybcgd.model.divisions import DIVISIONS, check_pairing
 from raybcgd.model.layers import Entry, Layer, covers, layers_of
 from raybcgd.section import Section
 
-__all__ = ["Block", "BlockLayout", "BlocksConfig", "Entry", "Layer", "divide", "layers_of"]
+__all__ = ["Block", "BlockLayout", "BlocksConfig", "Entry", "Layer", "divide", "layers_of", "recut"]
 
 
 class BlocksConfig(Section):
@@ -31,6 +32,20 @@ class BlocksConfig(Section):
     shared: Literal["last", "none", "all"] | tuple[str, ...] | Annotated[int, Field(ge=0)] = "last"
     """The block that every client uploads: the last parametrised layer, none, everything, layer names, or the last
     n coordinates (with `equal` cuts)."""
+    redivide_every: Annotated[int, Field(ge=1)] | None = None
+    """Divide the parameters anew after every n-th round. Blocks stay runs of the same flat vector and the shared block
+    stays as it is, so whatever is kept of a coordinate (momentum, control variates) stays with it. None: never."""
+    redivide: Literal["drift", "movement", "size", "shift"] = "drift"
+    """What a new division makes even: the clients' recent squared displacement, the global model's recent squared
+    movement, or the number of coordinates; or `shift`, which moves equal cuts by a random part of their size. Blocks
+    are of whole layers, unless the first division was by equal cuts."""
+    redivide_times: Annotated[int, Field(ge=1)] | None = None
+    """Stop after so many new divisions: with 1, measure for `redivide_every` rounds, then divide once for all."""
+
+    @property
+    def cuts_layers(self) -> bool:
+        """Whether blocks may begin anywhere, and not only where a layer does."""
+        return self.division == "equal" or (self.division in DIVISIONS and DIVISIONS[self.division].cuts > 0)
 
 
 @dataclass(frozen=True)
@@ -72,6 +87,19 @@ class BlockLayout:
         """The N blocks, and the shared one if there is one."""
         return (*self.blocks, self.shared) if self.shared.size else self.blocks
 
+    @cached_property
+    def edges(self) -> tuple[int, ...]:
+        """Where each block begins, and where the last one ends."""
+        return (0, *(block.stop for block in self.blocks))
+
+    def with_edges(self, edges: tuple[int, ...]) -> "BlockLayout":
+        """The same flat vector and shared block, with other edges between the blocks."""
+        if edges == self.edges:
+            return self
+        runs = enumerate(pairwise(edges))
+        blocks = tuple(Block(str(k), start, stop, _covered(self.order, start, stop)) for k, (start, stop) in runs)
+        return BlockLayout(self.order, blocks, self.shared)
+
     def own(self, block: int) -> tuple[slice, ...]:
         """What a client of group `block` uploads: its block and the shared one, as non-empty slices."""
         parts = (self.blocks[block], self.shared)
@@ -91,6 +119,7 @@ def divide(module: nn.Module, config: BlocksConfig) -> BlockLayout:
         raise ConfigError(
             f'blocks.shared = {config.shared} (a number of coordinates) needs blocks.division = "equal"; name layers'
         )
+    groups: Sequence[Sequence[Layer]]
     if config.groups is not None:
         if config.division != "layers":
             raise ConfigError(f'blocks.groups goes with blocks.division = "layers", not "{config.division}"')
@@ -98,10 +127,10 @@ def divide(module: nn.Module, config: BlocksConfig) -> BlockLayout:
     elif config.shared == "all":
         groups = [[] for _ in range(config.count)]
     elif config.division == "layers":
-        groups = _contiguous(rest, np.ones(len(rest)), config)
+        groups = _contiguous(rest, np.ones(len(rest)), config.count)
     elif config.division == "balanced":
         # Every coordinate has the same type, so balancing sizes balances bytes.
-        groups = _contiguous(rest, np.array([layer.size for layer in rest], dtype=np.float64), config)
+        groups = _contiguous(rest, np.array([layer.size for layer in rest], dtype=np.float64), config.count)
     else:
         raise ConfigError(
             f'blocks.division = "{config.division}" is unknown; use layers, balanced, equal, '
@@ -177,9 +206,8 @@ def _explicit(layers: list[Layer], groups: Sequence[Sequence[str]]) -> list[list
     return result
 
 
-def _contiguous(layers: list[Layer], weights: np.ndarray, config: BlocksConfig) -> list[list[Layer]]:
+def _contiguous(layers: Sequence[Layer], weights: np.ndarray, count: int) -> list[Sequence[Layer]]:
     """`count` non-empty runs of layers with the least sum of squared weights (exact, by dynamic programming)."""
-    count = config.count
     if len(layers) < count:
         raise ConfigError(
             f"blocks.count = {count} is more than the {len(layers)} layers there are to divide; "
@@ -196,7 +224,7 @@ def _contiguous(layers: list[Layer], weights: np.ndarray, config: BlocksConfig) 
             cost = best[k - 1, starts] + (sums[end] - sums[starts]) ** 2
             cut[k, end] = starts[int(np.argmin(cost))]
             best[k, end] = cost.min()
-    groups: list[list[Layer]] = []
+    groups: list[Sequence[Layer]] = []
     end = len(layers)
     for k in range(count, 0, -1):
         start = int(cut[k, end])
@@ -227,14 +255,57 @@ def _equal_cuts(rest: list[Layer], shared: list[Layer], config: BlocksConfig) ->
             "lower blocks.count or blocks.shared"
         )
     edges = [(size - tail) * k // config.count for k in range(config.count + 1)]
-    starts = np.concatenate([[0], np.cumsum([layer.size for layer in order])])
+    shared_block = Block("shared", size - tail, size, _covered(order, size - tail, size))
+    return BlockLayout(order, (), shared_block).with_edges(tuple(edges))
 
-    def covered(start: int, stop: int) -> tuple[str, ...]:
-        return tuple(
-            layer.name
-            for layer, low, high in zip(order, starts[:-1], starts[1:], strict=True)
-            if max(low, start) < min(high, stop)
+
+def _covered(order: Sequence[Layer], start: int, stop: int) -> tuple[str, ...]:
+    """The layers of which some coordinate is in a run of the flat vector."""
+    starts = _starts(order)
+    return tuple(
+        layer.name
+        for layer, low, high in zip(order, starts[:-1], starts[1:], strict=True)
+        if max(low, start) < min(high, stop)
+    )
+
+
+def _starts(order: Sequence[Layer]) -> np.ndarray:
+    """Where each layer begins in the flat vector, and where the last one ends."""
+    return np.concatenate([[0], np.cumsum([layer.size for layer in order], dtype=np.int64)])
+
+
+def recut(
+    layout: BlockLayout, config: BlocksConfig, weights: np.ndarray | None, rng: np.random.Generator
+) -> tuple[int, ...]:
+    """New edges for the blocks of a layout, by which the coordinates' weights (1 each unless given) are even.
+
+    They stay where they are while all weights are zero.
+    """
+    count, size = len(layout.blocks), layout.shared.start
+    if size == 0 or (config.cuts_layers and size < count):
+        raise ConfigError(
+            f"blocks.redivide_every: {size} coordinates beside the shared block cannot make {count} blocks; "
+            "lower blocks.count or choose a smaller blocks.shared"
         )
+    if config.redivide == "shift":
+        return _shifted(count, size, config, rng)
+    sums = np.concatenate([[0.0], np.cumsum(np.ones(size) if weights is None else weights[:size])])
+    if not sums[-1] > 0:
+        return layout.edges
+    if config.cuts_layers:
+        edges = [int(k) - 1 for k in np.searchsorted(sums, sums[-1] * np.arange(count) / count, side="right")]
+        edges = [0, *edges[1:], size]
+        for k in range(1, count):  # a block has at least one coordinate
+            edges[k] = min(max(edges[k], edges[k - 1] + 1), size - (count - k))
+        return tuple(edges)
+    starts = _starts(layout.order)
+    layers = layout.order[: int(np.searchsorted(starts, size, side="left"))]
+    groups = _contiguous(layers, np.diff(sums[starts[: len(layers) + 1]]), count)
+    return (0, *(int(stop) for stop in np.cumsum([sum(layer.size for layer in group) for group in groups])))
 
-    blocks = tuple(Block(str(k), edges[k], edges[k + 1], covered(edges[k], edges[k + 1])) for k in range(config.count))
-    return BlockLayout(order, blocks, Block("shared", size - tail, size, covered(size - tail, size)))
+
+def _shifted(count: int, size: int, config: BlocksConfig, rng: np.random.Generator) -> tuple[int, ...]:
+    if not config.cuts_layers:
+        raise ConfigError(f'blocks.redivide = "shift" needs blocks.division = "equal", not "{config.division}"')
+    offset = int(rng.integers(-(size // count // 2), size // count // 2 + 1))
+    return (0, *(size * k // count + offset for k in range(1, count)), size)

@@ -5,6 +5,8 @@ from typing import Annotated, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from raybcgd.errors import ConfigError
+from raybcgd.plan.assignment import Dealing, evenly
+from raybcgd.plan.links import LinksConfig
 from raybcgd.randomness import stream
 from raybcgd.section import Section
 
@@ -16,6 +18,11 @@ class CohortConfig(Section):
     """K. A round samples N * K clients; methods without blocks sample the same number in all. 2 unless given."""
     clients_per_round: Annotated[int, Field(ge=1)] | None = None
     """S, in place of `clients_per_block`: dealt to the blocks as evenly as possible."""
+    assignment: Literal["random", "bandwidth", "need"] = "random"
+    """Which blocks the clients upload: as many clients for each, dealt at random; or with slow links the small blocks;
+    or more clients for blocks that have moved further of late."""
+    links: LinksConfig | None = None
+    """The clients' links; then the record says how long a round would take over them."""
     weighting: Literal["uniform", "samples"] = "uniform"
     """Whether every client counts the same in a mean, or as its number of samples."""
     deadline_seconds: Annotated[float, Field(gt=0)] | None = None
@@ -27,6 +34,12 @@ class CohortConfig(Section):
     def _one_way_to_say_it(self) -> Self:
         if self.clients_per_block is not None and self.clients_per_round is not None:
             raise ValueError("give clients_per_block or clients_per_round, not both")
+        return self
+
+    @model_validator(mode="after")
+    def _links_are_known(self) -> Self:
+        if self.assignment == "bandwidth" and self.links is None:
+            raise ValueError('assignment = "bandwidth" needs the clients\' links; add a table [cohort.links]')
         return self
 
     def size(self, blocks: int, clients: int) -> int:
@@ -57,9 +70,11 @@ class Member(NamedTuple):
     block: int | None
 
 
-def draw_cohort(seed: int, round_index: int, clients: int, size: int, blocks: int | None) -> tuple[Member, ...]:
-    """`size` clients without replacement, dealt at random into `blocks` groups; in the order of their numbers."""
+def draw_cohort(
+    seed: int, round_index: int, clients: int, size: int, blocks: int | None, dealing: Dealing = evenly
+) -> tuple[Member, ...]:
+    """`size` clients without replacement, dealt into `blocks` groups; in the order of their numbers."""
     rng = stream(seed, "cohort", round_index)
-    chosen = rng.choice(clients, size=size, replace=False)
-    members = (Member(int(c), None if blocks is None else k % blocks) for k, c in enumerate(chosen))
-    return tuple(sorted(members))
+    chosen = [int(client) for client in rng.choice(clients, size=size, replace=False)]
+    groups = [None] * size if blocks is None else dealing(chosen, blocks)
+    return tuple(sorted(Member(client, group) for client, group in zip(chosen, groups, strict=True)))

@@ -1,17 +1,18 @@
 """Checkpoints: everything that a run needs to go on with the same bits, as safetensors and JSON, whole or not at all.
 
-    checkpoints/round-000060/server.safetensors    the server's vectors
-    checkpoints/round-000060/ledger.safetensors    which version of every client's state is committed
-    checkpoints/round-000060/rounds.jsonl          the log up to here
-    checkpoints/round-000060/manifest.json         position, identity of the run, checksums; written last
-    states/                                        the client states themselves: immutable files that ledgers refer to
+checkpoints/round-000060/server.safetensors    the server's vectors
+checkpoints/round-000060/ledger.safetensors    which version of every client's state is committed
+checkpoints/round-000060/history.safetensors   what planning remembers, where it remembers anything
+checkpoints/round-000060/rounds.jsonl          the log up to here
+checkpoints/round-000060/manifest.json         position, identity of the run, checksums; written last
+states/                                        the client states themselves: immutable files that ledgers refer to
 """
 
 import hashlib
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import numpy as np
@@ -52,6 +53,8 @@ class Position:
     log: bytes
     """`rounds.jsonl` up to here."""
     upload_d_total: float
+    history: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """What planning remembers."""
 
 
 class Checkpoints:
@@ -82,6 +85,8 @@ class Checkpoints:
             "ledger.safetensors": save(ledger),
             "rounds.jsonl": position.log,
         }
+        if position.history:
+            files["history.safetensors"] = save(dict(position.history))
         for name, data in files.items():
             write_file(self._filesystem, f"{folder}/{name}", data)
         manifest = {
@@ -145,6 +150,7 @@ class Checkpoints:
             ledger=ledger,
             log=files["rounds.jsonl"],
             upload_d_total=manifest["upload_d_total"],
+            history=load(files["history.safetensors"]) if "history.safetensors" in files else {},
         )
 
     def _check_identity(self, saved: Mapping[str, Any]) -> None:

@@ -54,6 +54,10 @@ class RoundRecord(Section):
     download_bytes: int
     drift_diversity: tuple[float | None, ...]
     """For every block, the shared one last."""
+    block_edges: tuple[int, ...] | None = None
+    """Where blocks begin and the last one ends; None where they are as the config divides."""
+    simulated_seconds: float | None = None
+    """How long the round's traffic would take over the clients' links; None where these are not known."""
     seconds: float
     """The whole round."""
     phase_seconds: dict[str, float]

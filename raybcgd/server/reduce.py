@@ -31,6 +31,8 @@ class Reduced(NamedTuple):
     """Coordinates that nobody sent."""
     drift_diversity: tuple[float | None, ...]
     """Sum of |m_i|^2 over |sum of m_i|^2 for every block, the shared one last; None where nothing moved."""
+    drift: Tensor | None
+    """Mean of m_i^2 over the clients that sent a coordinate, not a number where nobody did; None unless asked for."""
 
 
 class Reducer:
@@ -44,6 +46,7 @@ class Reducer:
         lr: float,
         trained: Tensor | None,
         expected: Sequence[Expected],
+        measure_drift: bool = False,
     ) -> None:
         self._algorithm, self._wire, self._down, self._lr, self._trained = algorithm, wire, down, lr, trained
         self._expected = list(expected)
@@ -56,7 +59,12 @@ class Reducer:
         }
         self._weights = np.zeros(len(wire.layout.blocks) + 1)
         self._weight = 0.0
+        self._counts = np.zeros(len(wire.layout.blocks) + 1)
         self._squares = np.zeros(len(wire.layout.blocks) + 1)
+        even = all(item.weight == 1.0 for item in expected) or self._fields[0].reduction is Reduction.SUM
+        # The displacements' plain sum, for their diversity: where all weights are 1 it is among the sums anyway.
+        self._moved = None if even else torch.zeros(wire.layout.size, dtype=wire.dtype)
+        self._drift = torch.zeros(wire.layout.size, dtype=wire.dtype) if measure_drift else None
         self._derives = type(algorithm).terms is not Algorithm.terms
         self._known: dict[int | None, tuple[Any, Tensor | None]] = {}
 
@@ -110,8 +118,13 @@ class Reducer:
             sent = block is None or number in (block, len(self._wire.layout.blocks))
             if sent and part.size:
                 piece = values[start : start + part.size]
-                self._squares[number] += float(torch.dot(piece, piece)) * weight**2
+                self._squares[number] += float(torch.dot(piece, piece))
                 self._weights[number] += weight
+                self._counts[number] += 1
+                if self._moved is not None:
+                    self._moved[part.slice].add_(piece)
+                if self._drift is not None:
+                    self._drift[part.slice].addcmul_(piece, piece)
                 start += part.size
 
     def result(self) -> Reduced:
@@ -121,9 +134,12 @@ class Reducer:
         layout = self._wire.layout
         parts = [(number, part) for number, part in enumerate((*layout.blocks, layout.shared)) if part.size]
         diversity: list[float | None] = [None] * (len(layout.blocks) + 1)
+        sums = self._sums[self._fields[0].name] if self._moved is None else self._moved
         for number, part in parts:
-            moved = self._sums[self._fields[0].name][part.slice]
+            moved = sums[part.slice]
             square = float(torch.dot(moved, moved))
+            if self._drift is not None:
+                self._drift[part.slice] /= float(self._counts[number]) or float("nan")
             diversity[number] = float(self._squares[number]) / square if square > 0 else None
         for field in self._fields:
             if field.reduction is Reduction.SUM:
@@ -134,7 +150,7 @@ class Reducer:
                 for number, part in parts:
                     self._sums[field.name][part.slice] /= self._weights[number] or 1.0
         uncovered = tuple(part.slice for number, part in parts if self._weights[number] == 0)
-        return Reduced(self._algorithm.terms_type(**self._sums), uncovered, tuple(diversity))
+        return Reduced(self._algorithm.terms_type(**self._sums), uncovered, tuple(diversity), self._drift)
 
 
 def average_buffers(before: Any, after: Any, total: Any, trained: Tensor | None) -> Any:

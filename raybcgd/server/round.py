@@ -12,14 +12,18 @@ from torch import Tensor
 from raybcgd.algorithms.api import Round
 from raybcgd.client.host import Job, Orders, Outcome
 from raybcgd.errors import RunError
+from raybcgd.model.blocks import BlockLayout
+from raybcgd.plan.assignment import Dealing, by_bandwidth, by_need, evenly
 from raybcgd.plan.cohort import Member, draw_cohort
+from raybcgd.plan.history import History
+from raybcgd.plan.links import simulated_seconds
 from raybcgd.plan.phases import phase_at
 from raybcgd.problem import Data, Problem
 from raybcgd.record.rounds import Dropped, Participant
 from raybcgd.server.evaluate import Piece, Score
 from raybcgd.server.ledger import Ledger
 from raybcgd.server.reduce import Expected, Reducer, average_buffers, keep_uncovered
-from raybcgd.wire.upload import Traffic, total
+from raybcgd.wire.upload import Traffic, Wire, total
 
 
 class PoolNews(NamedTuple):
@@ -55,6 +59,7 @@ class RoundResult:
 
     index: int
     server: Any
+    history: History
     phase: int
     lr: float
     participants: tuple[Participant, ...]
@@ -63,31 +68,73 @@ class RoundResult:
     download: Traffic
     sampled: int
     drift_diversity: tuple[float | None, ...]
+    edges: tuple[int, ...] | None
+    """The edges of the round's blocks, where they are not those of the config."""
+    simulated_seconds: float | None
     phase_seconds: dict[str, float]
     seconds: float
 
 
+@dataclass(frozen=True)
+class RoundPlan:
+    """A round before it begins: a function of the config, the data, the round's number and the history."""
+
+    cohort: tuple[Member, ...]
+    expected: tuple[Expected, ...]
+    orders: Orders
+    wire: Wire
+    rnd: Round
+
+
+def plan_round(problem: Problem, data: Data, history: History, index: int) -> RoundPlan:
+    """Who takes part in a round, with which block of which division, on which phase of the data."""
+    config, algorithm = problem.config, problem.config.algorithm
+    orders = Orders(index, phase_at(config.data.phases, index), history.edges)
+    wire = problem.wire_at(history.edges)
+    cohort = draw_cohort(
+        config.seed,
+        index,
+        problem.clients,
+        problem.cohort_size,
+        problem.num_blocks if algorithm.blockwise else None,
+        _dealing(problem, wire, history),
+    )
+    expected = tuple(_expected(problem, data, member, orders.phase) for member in cohort)
+    steps = float(np.mean([item.steps for item in expected]))
+    rnd = Round(index=index, clients=problem.clients, lr=algorithm.lr_at(index), steps=steps, phase=orders.phase)
+    return RoundPlan(cohort, expected, orders, wire, rnd)
+
+
+def _dealing(problem: Problem, wire: Wire, history: History) -> Dealing:
+    assignment, layout = problem.config.cohort.assignment, wire.layout
+    if assignment == "bandwidth" and problem.uplinks is not None:
+        return by_bandwidth(problem.uplinks, [block.size for block in layout.blocks])
+    return by_need(history.need(layout)) if assignment == "need" else evenly
+
+
 def run_round(
-    problem: Problem, data: Data, pool: Pool, server: Any, ledger: Ledger, index: int, trained: Tensor | None
+    problem: Problem,
+    data: Data,
+    pool: Pool,
+    server: Any,
+    ledger: Ledger,
+    history: History,
+    index: int,
+    trained: Tensor | None,
 ) -> RoundResult:
     """Compute round `index` and commit it to the ledger, wholly or (by raising) not at all."""
     config, algorithm = problem.config, problem.config.algorithm
     clock = _Clock()
-    cohort = draw_cohort(
-        config.seed, index, problem.clients, problem.cohort_size, problem.num_blocks if algorithm.blockwise else None
-    )
-    orders = Orders(index, phase_at(config.data.phases, index))
-    lr = algorithm.lr_at(index)
-    expected = [_expected(problem, data, member, orders.phase) for member in cohort]
+    plan = plan_round(problem, data, history, index)
+    cohort, wire = plan.cohort, plan.wire
     jobs = [Job(member.client, member.block, ledger[member.client]) for member in cohort]
-    rnd = Round(index, problem.clients, lr, float(np.mean([item.steps for item in expected])), orders.phase)
     clock.lap("plan")
-    down = algorithm.broadcast(server, rnd)
-    reducer = Reducer(algorithm, problem.wire, down, lr, trained, expected)
+    down = algorithm.broadcast(server, plan.rnd)
+    reducer = Reducer(algorithm, wire, down, plan.rnd.lr, trained, plan.expected, history.drifted is not None)
     outcomes: dict[int, Outcome] = {}
     arrays = {name: vector.numpy() for name, vector in down._asdict().items()}
     deadline = config.cohort.deadline_seconds
-    for outcome in pool.train(jobs, arrays, orders, deadline):
+    for outcome in pool.train(jobs, arrays, plan.orders, deadline):
         clock.lap("train")
         if outcome.error is not None and config.cohort.on_client_error == "stop":
             raise RunError(
@@ -102,24 +149,29 @@ def run_round(
         if member.client not in outcomes:
             reducer.add(member.client, None)
     reduced = reducer.result()
-    after = algorithm.server_rule(server, reduced.total, rnd)
+    after = algorithm.server_rule(server, reduced.total, plan.rnd)
     after = average_buffers(server, after, reduced.total, trained)
     after = keep_uncovered(server, after, reduced.uncovered, problem.layout.size)
-    _check_finite(problem, algorithm.models(after), index)
+    _check_finite(wire.layout, algorithm.models(after), index)
     there = [member for member in cohort if (o := outcomes.get(member.client)) is not None and o.error is None]
     ledger.commit({member.client: outcomes[member.client].state for member in there})
+    uploads = [wire.upload(member.block, outcomes[member.client].payload) for member in there]
+    seen = history.measured(server.x, after.x, reduced.drift)
     clock.lap("reduce")
     return RoundResult(
         index=index,
         server=after,
-        phase=orders.phase,
-        lr=lr,
+        history=seen.divided(wire.layout, config.blocks, config.seed, index + 1),
+        phase=plan.orders.phase,
+        lr=plan.rnd.lr,
         participants=tuple(_participant(member, outcomes[member.client]) for member in there),
         dropped=tuple(_dropped(member, outcomes.get(member.client)) for member in cohort if member not in there),
-        upload=total([problem.wire.upload(member.block, outcomes[member.client].payload) for member in there]),
-        download=total([problem.wire.download] * len(cohort)),
+        upload=total(uploads),
+        download=total([wire.download] * len(cohort)),
+        simulated_seconds=_simulated(problem, there, [upload.bytes for upload in uploads]),
         sampled=len(cohort),
         drift_diversity=reduced.drift_diversity,
+        edges=plan.orders.edges,
         phase_seconds=clock.laps,
         seconds=clock.total(),
     )
@@ -138,6 +190,14 @@ def _add(reducer: Reducer, outcome: Outcome, index: int) -> None:
         raise RunError(f"round {index} diverged: {error}") from None
 
 
+def _simulated(problem: Problem, there: Sequence[Member], upload_bytes: Sequence[int]) -> float | None:
+    links, rates = problem.config.cohort.links, problem.uplinks
+    if links is None or rates is None:
+        return None
+    mine = [float(rates[member.client]) for member in there]
+    return simulated_seconds(links, mine, upload_bytes, problem.wire.download.bytes)
+
+
 def _participant(member: Member, outcome: Outcome) -> Participant:
     return Participant(client=member.client, block=member.block, seconds=outcome.seconds, loss=outcome.loss)
 
@@ -147,11 +207,11 @@ def _dropped(member: Member, outcome: Outcome | None) -> Dropped:
     return Dropped(client=member.client, block=member.block, reason=reason)
 
 
-def _check_finite(problem: Problem, models: Sequence[Tensor], index: int) -> None:
+def _check_finite(layout: BlockLayout, models: Sequence[Tensor], index: int) -> None:
     for model in models:
         if bool(torch.isfinite(model).all()):
             continue
-        bad = next(b for b in problem.layout.all_blocks if not bool(torch.isfinite(model[b.slice]).all()))
+        bad = next(b for b in layout.all_blocks if not bool(torch.isfinite(model[b.slice]).all()))
         raise RunError(
             f"round {index} diverged: block {bad.name} of the global model is not finite; lower algorithm.lr "
             "(the last good checkpoint is kept)"

@@ -1,0 +1,92 @@
+"""What planning remembers of the rounds so far, and the division of the parameters that follows from it.
+
+Everything here is laid out in the flat order of the model, and a re-division moves the edges of blocks in that order
+and nothing else. So no vector is ever re-ordered: momentum, control variates and kept errors, at the server and at
+every client, go on coordinate by coordinate, whichever block a coordinate is in.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from torch import Tensor
+
+from raybcgd.data.partition import Floats
+from raybcgd.model.blocks import BlockLayout, BlocksConfig, recut
+from raybcgd.randomness import stream
+
+_MEMORY = 0.9
+"""The weight of a round's measurements shrinks by this factor with every later round."""
+
+Edges = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class History:
+    """The measurements that the config asks for, and the edges of the blocks."""
+
+    edges: Edges | None = None
+    """Where blocks begin, and where the last one ends; None: as `[blocks]` says."""
+    divisions: int = 0
+    """How often the parameters were divided anew."""
+    moved: np.ndarray | None = None
+    """Recent squared movement of the global model, coordinate by coordinate."""
+    drifted: np.ndarray | None = None
+    """Recent mean square of the clients' displacements, coordinate by coordinate."""
+
+    @classmethod
+    def fresh(cls, layout: BlockLayout, config: BlocksConfig, by_need: bool) -> "History":
+        """Nothing has happened yet. Only what will be used is measured."""
+        redivides = config.redivide_every is not None
+        moved = by_need or (redivides and config.redivide == "movement")
+        return cls(
+            moved=np.zeros(layout.size) if moved else None,
+            drifted=np.zeros(layout.size) if redivides and config.redivide == "drift" else None,
+        )
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "History":
+        """Out of a checkpoint."""
+        edges = arrays.get("edges")
+        return cls(
+            edges=None if edges is None else tuple(int(edge) for edge in edges),
+            divisions=int(arrays["divisions"][0]),
+            moved=arrays.get("moved"),
+            drifted=arrays.get("drifted"),
+        )
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """For a checkpoint; nothing where there is nothing to remember."""
+        found = {"moved": self.moved, "drifted": self.drifted}
+        found["edges"] = None if self.edges is None else np.array(self.edges, dtype=np.int64)
+        kept = {name: array for name, array in found.items() if array is not None}
+        return {**kept, "divisions": np.array([self.divisions])} if kept else {}
+
+    def need(self, layout: BlockLayout) -> Floats:
+        """How far each block has moved lately."""
+        assert self.moved is not None
+        return np.sqrt([self.moved[block.slice].sum() for block in layout.blocks])
+
+    def measured(self, before: Tensor, after: Tensor, drift: Tensor | None) -> "History":
+        """With another round: x before and after it, and the mean square displacement, nan where nobody sent any."""
+        moved, drifted = self.moved, self.drifted
+        if moved is not None:
+            moved = _faded(moved, (after - before).double().numpy() ** 2)
+        if drifted is not None and drift is not None:
+            new = drift.double().numpy()
+            drifted = np.where(np.isnan(new), drifted, _faded(drifted, new))
+        return replace(self, moved=moved, drifted=drifted)
+
+    def divided(self, layout: BlockLayout, config: BlocksConfig, seed: int, rounds: int) -> "History":
+        """With the edges for the next round, once `rounds` are done."""
+        if config.redivide_every is None or rounds % config.redivide_every:
+            return self
+        if config.redivide_times is not None and self.divisions >= config.redivide_times:
+            return self
+        weights = {"movement": self.moved, "drift": self.drifted}.get(config.redivide)
+        edges = recut(layout, config, weights, stream(seed, "division", rounds))
+        return replace(self, edges=edges, divisions=self.divisions + 1)
+
+
+def _faded(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    return np.asarray(_MEMORY * old + (1 - _MEMORY) * new)
