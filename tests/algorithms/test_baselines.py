@@ -141,6 +141,20 @@ def test_feddc_starts_as_fedavg(lab: Any, stack: dict[str, Any]) -> None:
     assert ours.rounds[0].upload.floats == 2 * fedavg.rounds[0].upload.floats
 
 
+def test_feddc_with_the_drift_of_all_is_the_printed_one_when_all_take_part(lab: Any) -> None:
+    changes = {"rounds": 5, "model": {"dtype": "float64"}, "cohort": {"clients_per_round": 8}}
+    printed, ours = (lab.play({**changes, **method("feddc", drift=drift)}) for drift in ("sampled", "all"))
+    torch.testing.assert_close(ours.x, printed.x, rtol=0, atol=1e-12)
+    assert 2 * ours.rounds[0].upload.bytes == printed.rounds[0].upload.bytes
+
+
+@pytest.mark.parametrize("wire", [{}, {"codec": "qsgd", "levels": 7}])
+def test_feddcs_server_keeps_the_mean_drift_of_all(lab: Any, wire: dict[str, Any]) -> None:
+    played = lab.play({"rounds": 10, "model": {"dtype": "float64"}, "wire": wire, **method("feddc", drift="all")})
+    h = played.kept("algorithm.h")
+    np.testing.assert_allclose(played.server.h.numpy(), h.mean(axis=0), rtol=0, atol=1e-12 * np.abs(h).max())
+
+
 def test_centralised_sgd_holds_what_the_clients_held(lab: Any) -> None:
     federated = lab.play({"rounds": 1, **method("fedavg")})
     central = lab.play({"rounds": 3, **method("sgd")})
