@@ -56,7 +56,7 @@ def run(
 
     A module and a data set of one's own are passed as objects; an algorithm of one's own goes into the config:
     `Config(algorithm=Mine(lr=0.1))`. Files go to `out`, by default a new folder under `runs/`; with `resume` the run in
-    that folder goes on from its last checkpoint.
+    that folder, or at `checkpoint.address`, goes on from its last checkpoint.
     """
     started = time.perf_counter()
     say = announce or _say_nothing
@@ -74,6 +74,11 @@ def run(
     flat = FlatModel(problem.module(), problem.layout, problem.dtype, torch.device("cpu"))
     _save_final(flat, finals, folder)
     summary = summarise(problem, records, finals, time.perf_counter() - started)
+    if config.analysis is not None:
+        from raybcgd.analysis.report import Analyst  # it is seldom wanted
+
+        say("analysing the run")
+        summary["analysis"] = Analyst(problem, data, folder).report(config.analysis)
     write_whole(folder.summary, json.dumps(summary, indent=2) + "\n")
     flat.vector.copy_(torch.from_numpy(finals[0].copy()))
     return RunResult(records, summary, flat.module, folder.path)
@@ -124,7 +129,7 @@ def _session(problem: Problem, data: Data, folder: RunFolder, resume: bool, stac
 
 def _open_folder(config: Config, out: str | Path | None, resume: bool) -> RunFolder:
     folder = RunFolder(Path(out) if out is not None else new_folder(config.algorithm.name))
-    if resume and not folder.config.exists():
+    if resume and not folder.config.exists() and config.checkpoint.address is None:
         raise ConfigError(f"{folder.path} holds no run to go on with; start it with `raybcgd train`")
     if not resume and folder.config.exists():
         raise ConfigError(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import fs
 
 from raybcgd import ConfigError, RoundRecord, run
 from tests.conftest import small
@@ -132,3 +133,18 @@ def test_nothing_is_pickled(out: Path) -> None:
     run(small(rounds=4), out=out)
     kinds = {path.suffix for path in out.rglob("*") if path.is_file()}
     assert kinds == {".toml", ".jsonl", ".json", ".safetensors"}
+
+
+def test_checkpoints_and_states_on_a_file_system_that_cannot_rename(
+    tmp_path: Path, out: Path, undisturbed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on an object store: files are written in place, and states that do not fit in memory spill to this machine."""
+    bucket = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+    for module in ("raybcgd.client.states", "raybcgd.record.checkpoint"):
+        monkeypatch.setattr(f"{module}.open_address", lambda address: (bucket, address.removeprefix("bucket://")))
+    tables: dict[str, Any] = {"checkpoint": {"address": "bucket://saved"}, "hosts": {"state_memory_mb": 0.01}}
+    interrupted(out, after=5, **tables)
+    # Another machine, which has nothing but the address.
+    result = run(small(rounds=8, **tables), out=tmp_path / "elsewhere", resume=True)
+    assert result.summary["sha256"] == undisturbed
+    assert [record.round for record in result.records] == list(range(8))
