@@ -11,6 +11,7 @@ import tomli_w
 from pydantic import Field, SerializeAsAny, ValidationError, field_serializer, field_validator
 
 from raybcgd.algorithms import METHODS, Algorithm, FedBCGDPlus
+from raybcgd.analysis.settings import AnalysisConfig
 from raybcgd.client.batches import LocalConfig
 from raybcgd.data.sources import DataConfig
 from raybcgd.errors import ConfigError
@@ -66,6 +67,8 @@ class Config(Section):
     hosts: HostsConfig = HostsConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    analysis: AnalysisConfig | None = None
+    """What is worked out from the last checkpoint when a run has ended; nothing unless the table is there."""
     compare: CompareConfig | None = None
     """The runs of a comparison; a single run takes no notice of it."""
 

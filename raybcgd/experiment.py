@@ -21,7 +21,7 @@ from raybcgd.server.evaluate import Score, combine, pieces
 from raybcgd.server.ledger import Ledger
 from raybcgd.server.round import Pool, RoundResult, run_round
 
-FREE = ("rounds", "engine", "hosts", "checkpoint", "evaluation")
+FREE = ("rounds", "engine", "hosts", "checkpoint", "evaluation", "analysis")
 """Settings that may change on resume, because no bit of the weights depends on them."""
 
 

@@ -173,6 +173,8 @@ def check(problem: Problem) -> None:
     """Find out now, rather than in a host, that model, blocks, cohort and stack fit together."""
     if problem.config.data.augment and len(problem.input_shape) != 3:
         raise ConfigError("data.augment needs images, and this data has none; leave it out")
+    if problem.config.analysis is not None and problem.config.checkpoint.every == 0:
+        raise ConfigError("[analysis] looks at the last checkpoint, and checkpoint.every = 0 makes none; raise it")
     module = problem.module()
     _ = problem.cohort_size, problem.stack, problem.loss, problem.uplinks
     if problem.config.blocks.redivide_every is not None:

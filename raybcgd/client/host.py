@@ -51,6 +51,17 @@ class Orders(NamedTuple):
     """The edges of the blocks, where they are not those of the config."""
 
 
+class _Trained(NamedTuple):
+    """What came of local training; in a stack, `upload` and `new` have a row a client."""
+
+    upload: Any
+    new: Any
+    states: list[State]
+    """Before the round."""
+    steps: list[int]
+    losses: list[float]
+
+
 class ClientHost:
     """Trains clients and evaluates models on one device. Knows nothing of where it runs."""
 
@@ -72,10 +83,7 @@ class ClientHost:
 
     def train(self, jobs: Sequence[Job], down: Mapping[str, np.ndarray], orders: Orders) -> list[Outcome]:
         """Do the jobs, in stacks where the model allows it. A client that fails does not take others with it."""
-        self._flat.module.train()
-        if orders.edges != self._edges:
-            self._edges, self._wire, self._masks = orders.edges, self._problem.wire_at(orders.edges), {}
-        broadcast = self._algorithm.Down(**{k: torch.from_numpy(v).to(self._device) for k, v in down.items()})
+        broadcast = self._begin(down, orders)
         size = self._problem.stack
         if not size:
             return [self._attempt([job], broadcast, orders)[0] for job in jobs]
@@ -83,6 +91,21 @@ class ClientHost:
         for start in range(0, len(jobs), size):
             outcomes += self._attempt(jobs[start : start + size], broadcast, orders)
         return outcomes
+
+    def local_models(self, jobs: Sequence[Job], down: Mapping[str, np.ndarray], orders: Orders) -> list[Tensor]:
+        """The whole models at which clients arrive in a round, for analysis: nothing is sent, and no state changes."""
+        broadcast, stacked = self._begin(down, orders), bool(self._problem.stack)
+        return [
+            (broadcast.x + (delta[0] if stacked else delta)).cpu().clone()
+            for delta in (self._follow_rule([job], broadcast, orders).upload.delta for job in jobs)
+        ]
+
+    def _begin(self, down: Mapping[str, np.ndarray], orders: Orders) -> Any:
+        """Be ready for a round; its broadcast on the device."""
+        self._flat.module.train()
+        if orders.edges != self._edges:
+            self._edges, self._wire, self._masks = orders.edges, self._problem.wire_at(orders.edges), {}
+        return self._algorithm.Down(**{k: torch.from_numpy(v).to(self._device) for k, v in down.items()})
 
     def _attempt(self, jobs: Sequence[Job], down: Any, orders: Orders) -> list[Outcome]:
         started = time.perf_counter()
@@ -98,6 +121,19 @@ class ClientHost:
 
     def _together(self, jobs: Sequence[Job], down: Any, orders: Orders, started: float) -> list[Outcome]:
         """One client, or a stack of clients, from their states to their uploads."""
+        stacked, lr = bool(self._problem.stack), self._algorithm.lr_at(orders.round_index)
+        upload, new, states, steps, losses = self._follow_rule(jobs, down, orders)
+        outcomes = []
+        for row, job in enumerate(jobs):
+            one, mine = (_row(upload, row), _row(new, row)) if stacked else (upload, new)
+            payload, state = self._send(job, one, mine, states[row], down, steps[row], lr, orders)
+            outcomes.append(Outcome(job.client, payload, state, 0.0, losses[row]))
+        elapsed = time.perf_counter() - started
+        shares = [elapsed * taken / sum(steps) for taken in steps]
+        return [outcome._replace(seconds=share) for outcome, share in zip(outcomes, shares, strict=True)]
+
+    def _follow_rule(self, jobs: Sequence[Job], down: Any, orders: Orders) -> "_Trained":
+        """Local training, of one client or a stack of clients, by the algorithm's client rule."""
         problem, stacked = self._problem, bool(self._problem.stack)
         shards = [self._shard(job.client, orders) for job in jobs]
         steps = [len(shard.schedule.order) for shard in shards]
@@ -111,11 +147,10 @@ class ClientHost:
         else:
             torch.manual_seed(seed_of(problem.config.seed, "torch", jobs[0].client, orders.round_index))
             gradients = OneClient(self._flat, problem.loss, shards[0])
-        lr = self._algorithm.lr_at(orders.round_index)
         work = LocalWork(
             gradients,
             steps=torch.tensor(steps, dtype=torch.float64)[:, None] if stacked else steps[0],
-            lr=lr,
+            lr=self._algorithm.lr_at(orders.round_index),
             weight_decay=self._algorithm.weight_decay,
             own=lambda: self._own([job.block for job in jobs], stacked),
             shared=lambda: self._mask("shared"),
@@ -124,16 +159,7 @@ class ClientHost:
             anchor_bytes=int(problem.config.local.anchor_memory_mb * 2**20),
         )
         upload, new = self._algorithm.client_rule(work, down, self._gather(states, stacked))
-        losses = work.training_loss().reshape(-1).tolist()
-        outcomes = []
-        for row, job in enumerate(jobs):
-            one, mine = (_row(upload, row), _row(new, row)) if stacked else (upload, new)
-            payload, state = self._send(job, one, mine, states[row], down, steps[row], lr, orders)
-            outcomes.append(Outcome(job.client, payload, state, 0.0, losses[row]))
-        elapsed = time.perf_counter() - started
-        return [
-            outcome._replace(seconds=elapsed * taken / sum(steps)) for outcome, taken in zip(outcomes, steps, strict=True)
-        ]
+        return _Trained(upload, new, states, steps, work.training_loss().reshape(-1).tolist())
 
     def _shard(self, client: int, orders: Orders) -> Shard:
         problem, dataset = self._problem, self._data.dataset
@@ -207,9 +233,7 @@ class ClientHost:
         if block not in self._masks:
             mask = torch.zeros_like(self._flat.vector)
             wire = self._wire
-            slices = (
-                wire.slices(Travel.SHARED, None) if isinstance(block, str) else wire.slices(Travel.OWN, block)
-            )
+            slices = wire.slices(Travel.SHARED, None) if isinstance(block, str) else wire.slices(Travel.OWN, block)
             for s in slices:
                 mask[s] = 1
             self._masks[block] = mask

@@ -1,0 +1,69 @@
+"""Linear CKA (Kornblith et al., ICML 2019): how alike the features of two models are, up to rotation and scale."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import torch
+from torch import Tensor
+
+from raybcgd.model.flat import FlatModel
+
+
+def linear_cka(a: Tensor, b: Tensor) -> float:
+    """The similarity, from 0 to 1, of two models' features of the same samples: (samples, any number of features)."""
+    return _alignment(_gram(a), _gram(b))
+
+
+@torch.no_grad()
+def model_cka(flat: FlatModel, models: Sequence[Tensor], inputs: Tensor) -> dict[str, Tensor]:
+    """For every layer, the similarities between all pairs of models (flat vectors) on some inputs: a matrix."""
+    here, was_training = flat.vector.clone(), flat.module.training
+    flat.module.eval()
+    grams: list[dict[str, Tensor]] = []
+    for model in models:
+        flat.vector.copy_(model)
+        grams.append({name: _gram(outputs) for name, outputs in layer_outputs(flat, inputs).items()})
+    flat.vector.copy_(here)
+    flat.module.train(was_training)
+    return {
+        name: torch.tensor([[_alignment(one[name], other[name]) for other in grams] for one in grams])
+        for name in (grams[0] if grams else {})
+    }
+
+
+@torch.no_grad()
+def layer_outputs(flat: FlatModel, inputs: Tensor) -> dict[str, Tensor]:
+    """What every layer of the layout makes of some inputs, in the order of the forward pass."""
+    outputs: dict[str, Tensor] = {}
+
+    def keep(name: str, output: object) -> None:
+        if isinstance(output, Tensor) and len(output) == len(inputs):
+            outputs[name] = output.flatten(1)
+
+    modules = dict(flat.module.named_modules())
+    with ExitStack() as stack:
+        for layer in flat.layout.order:
+            module = modules.get(layer.name, flat.module)  # parameters of the module itself have no path
+            hook = module.register_forward_hook(lambda _m, _i, output, name=layer.name: keep(name, output))
+            stack.callback(hook.remove)
+        flat.module(inputs)
+    return outputs
+
+
+def mean_similarity(matrix: Tensor) -> float:
+    """The mean over pairs of different models."""
+    count = len(matrix)
+    return float((matrix.sum() - matrix.diagonal().sum()) / (count * (count - 1)))
+
+
+def _gram(features: Tensor) -> Tensor:
+    """The samples' inner products, which are all that CKA needs: small where features are many."""
+    rows = features.flatten(1).double()
+    rows = rows - rows.mean(0)
+    return rows @ rows.T
+
+
+def _alignment(a: Tensor, b: Tensor) -> float:
+    """<K, L> / (|K| |L|) = |Y'X|^2 / (|X'X| |Y'Y|) for centred features X, Y. Constant features are like nothing."""
+    size = float(a.norm() * b.norm())
+    return float((a * b).sum()) / size if size > 0 else 0.0
