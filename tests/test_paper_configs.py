@@ -1,0 +1,117 @@
+"""The papers' experiments in jobs/configs: every file loads, and its runs fit together on data of its shape."""
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from raybcgd import Config, load_config, run
+from raybcgd.compare import variant_configs
+from raybcgd.data.dataset import Dataset
+from raybcgd.data.partition import partition
+from raybcgd.data.sources import binary, load
+from raybcgd.model.blocks import divide
+from raybcgd.model.zoo import build
+from raybcgd.problem import prepare
+from raybcgd.wire.upload import Wire
+
+FOLDER = Path(__file__).parent.parent / "jobs" / "configs"
+FILES = sorted(FOLDER.rglob("*.toml"))
+NAMES = [str(path.relative_to(FOLDER)) for path in FILES]
+SMALL = [name for name in NAMES if name.endswith("small.toml") and "cifar" not in name]
+LARGE = ("vgg11", "vgg19", "resnet18", "vit_b_16")
+SHAPES = {
+    "cifar10": ((3, 32, 32), 10),
+    "cifar100": ((3, 32, 32), 100),
+    "tiny_imagenet": ((3, 64, 64), 200),
+    "emnist": ((1, 28, 28), 62),
+    "fashion_mnist": ((1, 28, 28), 10),
+}
+
+
+@cache
+def blank(source: str) -> Dataset:
+    """Black pictures of a data set's shape, with all its labels."""
+    shape, classes = SHAPES[source]
+    train, test = np.zeros((8000, *shape), dtype=np.uint8), np.zeros((1000, *shape), dtype=np.uint8)
+    return Dataset.from_tensors(train, np.arange(8000) % classes, test, np.arange(1000) % classes, name=source)
+
+
+def data_of(config: Config) -> Dataset:
+    if config.data.source not in SHAPES:
+        return load(config.data)
+    dataset = blank(config.data.source)
+    return binary(dataset, config.data.positive) if config.data.task == "binary" else dataset
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_run_of_a_file_fits_together(name: str) -> None:
+    config = load_config(FOLDER / name)
+    dataset = data_of(config)
+    variants = list(variant_configs(config).values())
+    if config.model.name in LARGE:
+        module = shapes_alone(config, dataset)
+        clients = len(partition(dataset.train.targets, dataset.classes, config.data.partition, config.seed))
+    else:
+        problem, data = prepare(variants[0], dataset=dataset)
+        module, clients = problem.module(), problem.clients
+        assert len(data.partitions) == (config.data.phases.count if config.data.phases else 1)
+    for variant in variants:
+        layout = divide(module, variant.blocks)
+        assert layout.size == sum(block.size for block in layout.all_blocks)
+        assert 1 <= variant.cohort.size(len(layout.blocks), clients) <= clients
+        wire = Wire(variant.algorithm, layout, variant.wire, torch.float32)
+        assert 0 < wire.upload(0 if variant.algorithm.blockwise else None).bytes <= 8 * layout.size + 100
+
+
+def shapes_alone(config: Config, dataset: Dataset) -> nn.Module:
+    """A model of tens or hundreds of megabytes without its numbers, but tried on its data."""
+    options = {key: value for key, value in config.model.options.items() if key != "weights"}
+    model, shape = config.model.model_copy(update={"options": options}), dataset.train.inputs.shape[1:]
+    with torch.device("meta"):
+        module = build(model, shape, dataset.classes, config.seed)
+        assert module(torch.zeros(2, *shape)).shape == (2, dataset.classes)
+    return module
+
+
+def test_paper_numbers_are_those_of_the_papers() -> None:
+    """The hyper-parameters that every experiment of a paper shares."""
+    for path in FILES:
+        config, name = load_config(path), path.name
+        if "small" in name or path.parent == FOLDER:
+            continue
+        if path.parent.name == "fedbcgd":
+            assert config.data.partition.clients == 100
+            assert config.algorithm.lr_decay == 0.998
+            assert config.algorithm.weight_decay == 0.001
+            few = "vit" in name
+            assert (config.local.batch_size, config.local.epochs) == (
+                16 if few else 50,
+                1 if few or "logistic" in name else 5,
+            )
+        elif path.parent.name == "fedpvr":
+            assert (config.data.partition.clients, config.cohort.clients_per_round) == (10, 10)
+            assert (config.local.batch_size, config.local.epochs) == (256, 10)
+            assert config.data.augment == ("crop", "flip")
+        else:
+            phases = config.data.phases
+            assert phases is not None
+            assert config.rounds == 10 * phases.count * phases.rounds_per_phase == 10 * 5 * 200
+            assert (config.local.batch_size, config.local.steps, config.algorithm.lr) == (2, 10, 0.01)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_small_twin_runs(name: str, out: Path) -> None:
+    """One round of the first run of those that need no files; all of it takes minutes."""
+    config = next(iter(variant_configs(load_config(FOLDER / name)).values()))
+    record = run(config.model_copy(update={"rounds": 1, "engine": "local"}), out=out).records[-1]
+    assert record.accuracy is not None
+    assert record.upload_floats > 0
+
+
+def test_the_list_names_every_file() -> None:
+    text = (FOLDER / "README.md").read_text()
+    assert [name for name in NAMES if f"`{name}`" not in text] == []
