@@ -19,6 +19,8 @@ class Standing(NamedTuple):
     rounds: int
     final_accuracy: float | None
     best_accuracy: float | None
+    last_tenth_accuracy: float | None
+    """The mean over the last tenth of the rounds that were judged."""
     upload_d_per_round: float
     """Mean upload of a sampled client in a round, in units of d."""
     upload_d: float
@@ -46,6 +48,7 @@ def standing(
         rounds=summary["rounds"],
         final_accuracy=summary["final_accuracy"],
         best_accuracy=summary["best_accuracy"],
+        last_tenth_accuracy=summary["last_tenth_accuracy"],
         upload_d_per_round=summary["upload_d"] / max(1, summary["rounds"]),
         upload_d=summary["upload_d"],
         upload_d_to_target=None if reached is None else reached.upload_d_total,

@@ -80,12 +80,23 @@ def blocks(**settings: Any) -> dict[str, Any]:
     return {"blocks": {"division": "balanced", "count": 3, "redivide_every": 2, **settings}}
 
 
-@pytest.mark.parametrize("name", ["fedbcgd", "fedbcgd+"])
-@pytest.mark.parametrize("division", ["balanced", "equal"])
-def test_dividing_into_the_same_blocks_changes_no_bit(tmp_path: Path, name: str, division: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "division", "codec"),
+    [
+        ("fedbcgd", "balanced", {"codec": "raw"}),
+        ("fedbcgd+", "equal", {"codec": "raw"}),
+        ("fedbcgd+", "balanced", {"codec": "topk", "fraction": 0.3}),
+    ],
+)
+def test_dividing_into_the_same_blocks_changes_no_bit(
+    tmp_path: Path, name: str, division: str, codec: dict[str, Any]
+) -> None:
     algorithm = {"name": name, "lr": 0.05, "momentum": 0.5}
     never, often = (
-        run(small(rounds=6, algorithm=algorithm, **blocks(division=division, **change)), out=tmp_path / str(k))
+        run(
+            small(rounds=6, algorithm=algorithm, wire=codec, **blocks(division=division, **change)),
+            out=tmp_path / str(k),
+        )
         for k, change in enumerate(({"redivide_every": None}, {"redivide_every": 1, "redivide": "size"}))
     )
     assert often.records[-1].block_edges == prepare(small(**blocks(division=division)))[0].layout.edges
@@ -94,15 +105,20 @@ def test_dividing_into_the_same_blocks_changes_no_bit(tmp_path: Path, name: str,
     assert [r.upload_bytes for r in never.records] == [r.upload_bytes for r in often.records]
 
 
-@pytest.mark.parametrize("how", ["drift", "movement", "shift"])
-def test_control_variates_stay_the_mean_of_the_clients_through_divisions(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "codec"),
+    [("drift", {"codec": "raw"}), ("movement", {"codec": "topk", "fraction": 0.3}), ("shift", {"codec": "qsgd"})],
+)
+def test_control_variates_stay_the_mean_of_the_clients_through_divisions(
+    tmp_path: Path, how: str, codec: dict[str, Any]
+) -> None:
     """c = mean(c_i) in every coordinate: what a wrong re-mapping of either would break."""
     from safetensors.numpy import load_file
 
     from raybcgd.client.states import StateFolder
     from raybcgd.server.ledger import Ledger
 
-    config = small(rounds=20, **blocks(division="equal", redivide=how), checkpoint={"every": 20})
+    config = small(rounds=20, **blocks(division="equal", redivide=how), checkpoint={"every": 20}, wire=codec)
     config = config.model_copy(update={"algorithm": config.algorithm.model_copy(update={"momentum": 0.0})})
     result = run(config, out=tmp_path / "run")
     edges = [record.block_edges for record in result.records]
