@@ -1,6 +1,6 @@
 """Upload codecs: how the values of a declared field become bytes. `[wire] codec` names one."""
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,8 +18,11 @@ class Codec(Section):
 
     codec: str
     """What `[wire] codec` says in a config."""
-    remembers: ClassVar[bool] = False
-    """Whether a client keeps what was not sent and adds it to its next upload (error feedback)."""
+
+    @property
+    def remembers(self) -> bool:
+        """Whether a client keeps what was not sent and adds it to its next upload (error feedback)."""
+        return False
 
     def encode(self, values: Tensor, rng: np.random.Generator) -> np.ndarray:
         """The bytes of some values."""

@@ -1,6 +1,6 @@
 """Top-k with error feedback (Stich et al., NeurIPS 2018): the largest values travel, the rest is kept for later."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import torch
@@ -20,17 +20,23 @@ class TopK(Codec):
     """
 
     codec: Literal["topk"] = "topk"
-    remembers: ClassVar[bool] = True
     k: Annotated[int, Field(ge=1)] | None = None
     """Values that each field of an upload may send; replaces `fraction`."""
     fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     """The share of an upload's values that is sent, at least one. 0.01 unless given."""
+    error_feedback: bool = True
+    """Whether what was not sent is kept. Turn it off under control variates (SCAFFOLD, FedPVR, FedBCGD+): c_i makes up
+    for it already, and with both the clients correct the same error twice, which diverges."""
 
     @model_validator(mode="after")
     def _one_way_to_say_it(self) -> Self:
         if self.k is not None and self.fraction is not None:
             raise ValueError("give k or fraction, not both")
         return self
+
+    @property
+    def remembers(self) -> bool:
+        return self.error_feedback
 
     def values(self, length: int) -> int:
         wanted = self.k or max(1, round(length * (self.fraction or 0.01)))

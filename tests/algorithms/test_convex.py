@@ -87,6 +87,7 @@ def play(lab: Any) -> Callable[..., Any]:
                 "algorithm": {"name": name, "lr": 1.0, "lr_decay": 1.0, "weight_decay": L2, **hyper},
                 "local": {"steps": 10, "epochs": None, "stack": 20, **setting["local"]},
                 "cohort": setting["cohort"],
+                "wire": setting.get("wire", {}),
             },
             dataset=dataset,
             owners=owners,
@@ -141,6 +142,20 @@ def test_exact_methods_reach_the_optimum_with_all_clients_and_exact_gradients(
     play: Callable[..., Any], hyper: dict[str, Any], level: float
 ) -> None:
     assert gap(play(FULL, 150, until=level, **hyper).x) < level
+
+
+def test_quantised_uploads_still_lead_to_the_optimum(play: Callable[..., Any]) -> None:
+    """Unbiased noise that shrinks with what is sent: SCAFFOLD with 8 bits a value converges linearly all the same."""
+    quantised = {**FULL, "wire": {"codec": "qsgd", "levels": 127}}
+    assert gap(play(quantised, 100, "scaffold", until=1e-8).x) < 1e-8
+
+
+def test_topk_leads_scaffold_to_the_optimum_without_error_feedback_only(play: Callable[..., Any]) -> None:
+    """c_i makes up for what was not sent; kept and sent later, it would be made up for twice."""
+    wire = {"codec": "topk", "fraction": 0.25}
+    without = play({**FULL, "wire": {**wire, "error_feedback": False}}, 60, "scaffold", until=1e-4)
+    assert gap(without.x) < 1e-4
+    assert gap(play({**FULL, "wire": wire}, 60, "scaffold").x) > 1e-3
 
 
 def test_fedavg_stands_still_at_its_biased_point(play: Callable[..., Any]) -> None:
