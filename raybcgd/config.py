@@ -19,6 +19,7 @@ from raybcgd.model.blocks import BlocksConfig
 from raybcgd.model.zoo import ModelConfig
 from raybcgd.plan.cohort import CohortConfig
 from raybcgd.record.checkpoint import CheckpointConfig
+from raybcgd.record.metrics import MetricsConfig
 from raybcgd.section import Section
 from raybcgd.server.evaluate import EvaluationConfig
 from raybcgd.server.placement import HostsConfig
@@ -67,6 +68,7 @@ class Config(Section):
     hosts: HostsConfig = HostsConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    metrics: MetricsConfig = MetricsConfig()
     analysis: AnalysisConfig | None = None
     """What is worked out from the last checkpoint when a run has ended; nothing unless the table is there."""
     compare: CompareConfig | None = None

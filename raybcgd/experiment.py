@@ -16,12 +16,14 @@ from raybcgd.model.flat import FlatModel
 from raybcgd.plan.history import History
 from raybcgd.problem import Data, Problem
 from raybcgd.record.checkpoint import Checkpoints, Position
+from raybcgd.record.metrics import RunLabels, exporting, run_name
+from raybcgd.record.norms import shared_out
 from raybcgd.record.rounds import RoundLog, RoundRecord
 from raybcgd.server.evaluate import Score, combine, pieces
 from raybcgd.server.ledger import Ledger
-from raybcgd.server.round import Pool, RoundResult, run_round
+from raybcgd.server.round import Pool, PoolNews, RoundResult, run_round
 
-FREE = ("rounds", "engine", "hosts", "checkpoint", "evaluation", "analysis")
+FREE = ("rounds", "engine", "hosts", "checkpoint", "evaluation", "analysis", "metrics")
 """Settings that may change on resume, because no bit of the weights depends on them."""
 
 
@@ -71,6 +73,8 @@ class Experiment:
         self._ledger = Ledger.fresh(problem.clients)
         self._history = History.fresh(problem.layout, config.blocks, config.cohort.assignment == "need")
         self._upload_d_total = 0.0
+        self._saving_seconds = 0.0
+        self._saved_at: float | None = None
         self._done = 0
         if not resume:
             self._checkpoints.refuse_others()
@@ -100,6 +104,17 @@ class Experiment:
         return self._done
 
     def run(self, pool: Pool) -> Iterator[RoundRecord]:
+        """Do the rounds that are left; show each one's record to whoever looks at the metrics, and yield it."""
+        config = self._problem.config
+        labels = RunLabels(run_name(self._folder.path), config.algorithm.name, self._data.dataset.name)
+        with exporting(config.metrics, labels, config.rounds, self._problem.layout.size) as exporter:
+            if self._done:
+                exporter.take_up(self._folder.rounds)
+            for record in self._rounds(pool):
+                exporter.observe(record, self._saved_at)
+                yield record
+
+    def _rounds(self, pool: Pool) -> Iterator[RoundRecord]:
         """Do the rounds that are left; yield a record for each, once its evaluation is there.
 
         A round's evaluation and its checkpoint are finished while the next round trains.
@@ -125,6 +140,7 @@ class Experiment:
 
     def _pending(self, result: RoundResult, pool: Pool) -> "_Pending":
         config = self._problem.config
+        news = pool.news()  # now, so that what happens to hosts is told of the round in which it happened
         self._upload_d_total += result.upload.floats / (max(1, len(result.participants)) * self._problem.layout.size)
         scores = None
         parts = pieces([len(rows) for rows in self._data.test_rows], config.evaluation.batch_size)
@@ -139,7 +155,8 @@ class Experiment:
             position = Position(
                 result.index + 1, server, self._ledger.snapshot(), b"", self._upload_d_total, result.history.arrays()
             )
-        return _Pending(result, scores, position, self._upload_d_total)
+        on_disk = self._ledger.files * self._problem.state_bytes
+        return _Pending(result, scores, position, self._upload_d_total, news, on_disk)
 
     def _finish(self, pending: "_Pending", pool: Pool) -> RoundRecord:
         started = time.perf_counter()
@@ -149,7 +166,8 @@ class Experiment:
             parts = pieces([len(rows) for rows in self._data.test_rows], config.evaluation.batch_size)
             quality = combine(parts, pending.scores(), len(self._data.test_rows))
         waited = time.perf_counter() - started
-        result, news = pending.result, pool.news()
+        result, news = pending.result, pending.news
+        saving, self._saving_seconds = self._saving_seconds, 0.0
         losses = [participant.loss for participant in result.participants]
         record = RoundRecord(
             round=result.index,
@@ -166,22 +184,37 @@ class Experiment:
             upload_d=result.upload.floats / (max(1, len(losses)) * self._problem.layout.size),
             upload_d_total=pending.upload_d_total,
             upload_floats_by_block=result.upload.by_block,
+            upload_bytes_by_block=shared_out(result.upload.bytes, result.upload.by_block),
+            compression_ratio=result.compression_ratio,
             download_floats=result.download.floats,
             download_bytes=result.download.bytes,
+            download_floats_by_block=result.download.by_block,
             drift_diversity=result.drift_diversity,
+            movement=result.movement,
+            server_norms=result.server_norms,
             block_edges=result.edges,
             simulated_seconds=result.simulated_seconds,
-            seconds=result.seconds + waited,
-            phase_seconds={**result.phase_seconds, "evaluate": waited},
+            seconds=result.seconds + waited + saving,
+            phase_seconds=_phases(result.phase_seconds, news.broadcast_seconds, waited, saving),
+            finished_at=time.time(),
             hosts=news.hosts,
+            hosts_pending=news.pending,
+            queued=news.queued,
             retried=news.retried,
             rehomed=news.rehomed,
             restarted=news.restarted,
+            state_memory_bytes=news.state_bytes,
+            state_disk_bytes=pending.state_disk_bytes,
+            object_store_bytes=news.store_bytes,
+            object_store_capacity_bytes=news.store_capacity_bytes,
+            device_memory_bytes=news.device_bytes,
         )
         self._folder.rounds.append(record)
         if pending.position is not None:
             position = replace(pending.position, log=self._folder.rounds.content())
+            started = time.perf_counter()
             self._checkpoints.save(position, self._ledger.superseded)
+            self._saving_seconds, self._saved_at = time.perf_counter() - started, time.time()
         return record
 
 
@@ -193,6 +226,14 @@ class _Pending:
     scores: Callable[[], list[Score]] | None
     position: Position | None
     upload_d_total: float
+    news: PoolNews
+    state_disk_bytes: int
+
+
+def _phases(done: Mapping[str, float], broadcast: float, evaluate: float, checkpoint: float) -> dict[str, float]:
+    """A round's phases; what the pool took for the broadcast was counted as training."""
+    moved = {"broadcast": done["broadcast"] + broadcast, "train": max(0.0, done["train"] - broadcast)}
+    return {**done, **moved, "evaluate": evaluate, "checkpoint": checkpoint}
 
 
 def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:

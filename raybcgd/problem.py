@@ -125,6 +125,13 @@ class Problem:
         algorithm = self.config.algorithm
         return self.config.wire.remembers or bool(algorithm.client_init(torch.zeros(1)))
 
+    @cached_property
+    def state_bytes(self) -> int:
+        """What a client keeps between rounds."""
+        vectors = self.config.algorithm.client_init(torch.zeros(self.layout.size, dtype=self.dtype))
+        errors = self.wire.no_errors().values()
+        return sum(int(v.numel() * v.element_size()) for v in vectors) + sum(int(e.nbytes) for e in errors)
+
 
 def _not_stackable(module: nn.Module) -> str | None:
     if any(not entry.trained for layer in layers_of(module) for entry in layer.entries):

@@ -31,6 +31,15 @@ class Job(NamedTuple):
     state: StateRef = FRESH
 
 
+class HostLoad(NamedTuple):
+    """What a host holds after a job."""
+
+    state_bytes: int = 0
+    """Client states in its memory."""
+    device_bytes: int | None = None
+    """The most that it has held on its accelerator; None where there is none."""
+
+
 class Outcome(NamedTuple):
     """What came of a job: an upload as it goes over the wire and a new state, or an error."""
 
@@ -40,6 +49,7 @@ class Outcome(NamedTuple):
     seconds: float
     loss: float
     error: str | None = None
+    load: HostLoad = HostLoad()
 
 
 class Orders(NamedTuple):
@@ -85,12 +95,15 @@ class ClientHost:
         """Do the jobs, in stacks where the model allows it. A client that fails does not take others with it."""
         broadcast = self._begin(down, orders)
         size = self._problem.stack
-        if not size:
-            return [self._attempt([job], broadcast, orders)[0] for job in jobs]
         outcomes: list[Outcome] = []
-        for start in range(0, len(jobs), size):
-            outcomes += self._attempt(jobs[start : start + size], broadcast, orders)
-        return outcomes
+        for start in range(0, len(jobs), size or 1):
+            outcomes += self._attempt(jobs[start : start + (size or 1)], broadcast, orders)
+        load = self._load()
+        return [outcome._replace(load=load) for outcome in outcomes]
+
+    def _load(self) -> HostLoad:
+        on_device = torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
+        return HostLoad(0 if self._states is None else self._states.bytes, on_device)
 
     def local_models(self, jobs: Sequence[Job], down: Mapping[str, np.ndarray], orders: Orders) -> list[Tensor]:
         """The whole models at which clients arrive in a round, for analysis: nothing is sent, and no state changes."""

@@ -4,6 +4,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from pydantic import Field
+
 from raybcgd.section import Section
 
 
@@ -50,10 +52,19 @@ class RoundRecord(Section):
     """The same, summed over all rounds so far."""
     upload_floats_by_block: tuple[int, ...]
     """The shared block last."""
+    upload_bytes_by_block: tuple[int, ...] = ()
+    """The same of the bytes; what a codec adds to the values is shared out in proportion to them."""
+    compression_ratio: float = 1.0
+    """Bytes that the declared uploads would take uncoded, over the bytes that were sent."""
     download_floats: int
     download_bytes: int
+    download_floats_by_block: tuple[int, ...] = ()
     drift_diversity: tuple[float | None, ...]
     """For every block, the shared one last."""
+    movement: tuple[float, ...] = ()
+    """How far the global model moved: a Euclidean norm for every block, the shared one last."""
+    server_norms: dict[str, tuple[float, ...]] = Field(default_factory=dict)
+    """The same of the server's other vectors by their letter: momentum (v, m), control variates (c, h) and so on."""
     block_edges: tuple[int, ...] | None = None
     """Where blocks begin and the last one ends; None where they are as the config divides."""
     simulated_seconds: float | None = None
@@ -61,13 +72,30 @@ class RoundRecord(Section):
     seconds: float
     """The whole round."""
     phase_seconds: dict[str, float]
+    """plan, broadcast, train, reduce, evaluate (as far as anybody waited for it) and checkpoint (of the one that was
+    saved since the record before: a checkpoint holds its own round's record, so that cannot hold its time)."""
+    finished_at: float | None = None
+    """Unix time."""
     hosts: int
+    hosts_pending: int = 0
+    """Hosts that were asked for and are not up yet."""
+    queued: int = 0
+    """The most jobs that waited for a host at once."""
     retried: int = 0
     """Jobs done again because their host was lost."""
     rehomed: int = 0
     """Clients that moved to another host."""
     restarted: int = 0
     """Hosts started in place of lost ones."""
+    state_memory_bytes: int = 0
+    """Client states in the memory of all hosts."""
+    state_disk_bytes: int = 0
+    """Client states in files, superseded ones that a checkpoint may still need among them."""
+    object_store_bytes: int | None = None
+    """In use on all nodes; None where there is no object store."""
+    object_store_capacity_bytes: int | None = None
+    device_memory_bytes: int | None = None
+    """The most that the hosts have held on their accelerators, summed; None where there are none."""
 
 
 class RoundLog:

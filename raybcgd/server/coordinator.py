@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from raybcgd.errors import ConfigError, RunError
 from raybcgd.experiment import Experiment, RunFolder
 from raybcgd.problem import Data, Problem
+from raybcgd.record.metrics import withdraw
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.server.pool import RayPool
 from raybcgd.server.store import put_once
@@ -169,6 +170,8 @@ class RayRun:
         if self._coordinator is not None:
             ray.kill(self._coordinator)
             self._coordinator = None
+            # A coordinator that is killed, as by Ctrl-C, cannot take its own announcement back.
+            withdraw(self._problem.config.metrics, self._folder.path)
 
 
 def _ours(error: RayTaskError) -> Exception:

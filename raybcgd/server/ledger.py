@@ -40,6 +40,11 @@ class Ledger:
         there = np.flatnonzero(self.versions != FRESH.version)
         return list(zip(there.tolist(), self.versions[there].tolist(), strict=True))
 
+    @property
+    def files(self) -> int:
+        """How many states are in files: the committed ones, and those that they have replaced."""
+        return int(np.count_nonzero(self.versions != FRESH.version)) + len(self.superseded)
+
     def snapshot(self) -> "Ledger":
         """A copy for a checkpoint."""
         return Ledger(self.versions.copy(), self.checksums.copy())

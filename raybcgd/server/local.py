@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import torch
 
-from raybcgd.client.host import ClientHost, Job, Orders, Outcome
+from raybcgd.client.host import ClientHost, HostLoad, Job, Orders, Outcome
 from raybcgd.problem import Data, Problem
 from raybcgd.server.evaluate import Piece, Score
 from raybcgd.server.round import PoolNews
@@ -25,16 +25,21 @@ class LocalPool:
         device = torch.accelerator.current_accelerator() if on_gpu else None
         self._host = ClientHost(problem, data, state_address, device or torch.device("cpu"))
         self._chunk = problem.stack or 1
+        self._load = HostLoad()
+        self._queued = 0
 
     def train(
         self, jobs: Sequence[Job], down: Mapping[str, np.ndarray], orders: Orders, deadline: float | None
     ) -> Iterator[Outcome]:
         """Do the jobs one stack after another, until the deadline."""
         started = time.monotonic()
+        self._queued = max(0, len(jobs) - self._chunk)
         for start in range(0, len(jobs), self._chunk):
             if deadline is not None and time.monotonic() - started > deadline:
                 return
-            yield from self._host.train(jobs[start : start + self._chunk], down, orders)
+            outcomes = self._host.train(jobs[start : start + self._chunk], down, orders)
+            self._load = outcomes[-1].load
+            yield from outcomes
 
     def evaluate(self, models: Sequence[np.ndarray], parts: Sequence[Piece]) -> Callable[[], list[Score]]:
         """Judge models, now."""
@@ -43,7 +48,8 @@ class LocalPool:
 
     def news(self) -> PoolNews:
         """One host, to which nothing happens."""
-        return PoolNews(hosts=1)
+        load = self._load
+        return PoolNews(hosts=1, queued=self._queued, state_bytes=load.state_bytes, device_bytes=load.device_bytes)
 
     def close(self) -> None:
         """Give torch its threads back."""

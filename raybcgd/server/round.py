@@ -19,6 +19,7 @@ from raybcgd.plan.history import History
 from raybcgd.plan.links import simulated_seconds
 from raybcgd.plan.phases import phase_at
 from raybcgd.problem import Data, Problem
+from raybcgd.record.norms import block_norms, server_norms
 from raybcgd.record.rounds import Dropped, Participant
 from raybcgd.server.evaluate import Piece, Score
 from raybcgd.server.ledger import Ledger
@@ -33,6 +34,14 @@ class PoolNews(NamedTuple):
     retried: int = 0
     rehomed: int = 0
     restarted: int = 0
+    pending: int = 0
+    queued: int = 0
+    broadcast_seconds: float = 0.0
+    """The part of training that went into handing out the broadcast."""
+    state_bytes: int = 0
+    device_bytes: int | None = None
+    store_bytes: int | None = None
+    store_capacity_bytes: int | None = None
 
 
 class Pool(Protocol):
@@ -67,7 +76,10 @@ class RoundResult:
     upload: Traffic
     download: Traffic
     sampled: int
+    compression_ratio: float
     drift_diversity: tuple[float | None, ...]
+    movement: tuple[float, ...]
+    server_norms: dict[str, tuple[float, ...]]
     edges: tuple[int, ...] | None
     """The edges of the round's blocks, where they are not those of the config."""
     simulated_seconds: float | None
@@ -134,6 +146,7 @@ def run_round(
     outcomes: dict[int, Outcome] = {}
     arrays = {name: vector.numpy() for name, vector in down._asdict().items()}
     deadline = config.cohort.deadline_seconds
+    clock.lap("broadcast")
     for outcome in pool.train(jobs, arrays, plan.orders, deadline):
         clock.lap("train")
         if outcome.error is not None and config.cohort.on_client_error == "stop":
@@ -170,7 +183,10 @@ def run_round(
         download=total([wire.download] * len(cohort)),
         simulated_seconds=_simulated(problem, there, [upload.bytes for upload in uploads]),
         sampled=len(cohort),
+        compression_ratio=_compression(wire, there, uploads),
         drift_diversity=reduced.drift_diversity,
+        movement=block_norms(after.x - server.x, wire.layout),
+        server_norms=server_norms(after, wire.layout),
         edges=plan.orders.edges,
         phase_seconds=clock.laps,
         seconds=clock.total(),
@@ -196,6 +212,11 @@ def _simulated(problem: Problem, there: Sequence[Member], upload_bytes: Sequence
         return None
     mine = [float(rates[member.client]) for member in there]
     return simulated_seconds(links, mine, upload_bytes, problem.wire.download.bytes)
+
+
+def _compression(wire: Wire, there: Sequence[Member], uploads: Sequence[Traffic]) -> float:
+    sent = sum(upload.bytes for upload in uploads)
+    return sum(wire.uncoded_bytes(member.block) for member in there) / sent if sent else 1.0
 
 
 def _participant(member: Member, outcome: Outcome) -> Participant:

@@ -173,6 +173,10 @@ class Wire:
             per_block += self._by_block(self.slices(field.travel, block), places)
         return Traffic(floats, size, tuple(per_block.tolist()))
 
+    def uncoded_bytes(self, block: int | None) -> int:
+        """What one upload would cost without a codec."""
+        return sum(self._length(field, block) for field in self._fields) * self.dtype.itemsize
+
     def _by_block(self, slices: Slices, places: np.ndarray | None = None) -> np.ndarray:
         """How many coordinates of some slices (or of those at some places in them) lie in each block."""
         ends = [part.stop for part in (*self.layout.blocks, self.layout.shared)]
