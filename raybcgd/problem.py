@@ -1,4 +1,4 @@
-"""What is trained on what: everything that the server and every host derive alike from a config and the user's objects."""
+"""What is trained on what: all that the server and every host derive alike from a config and the user's objects."""
 
 import copy
 from collections.abc import Callable
@@ -142,9 +142,7 @@ def _not_stackable(module: nn.Module) -> str | None:
     return None
 
 
-def prepare(
-    config: Config, module: nn.Module | None = None, dataset: Dataset | None = None
-) -> tuple[Problem, Data]:
+def prepare(config: Config, module: nn.Module | None = None, dataset: Dataset | None = None) -> tuple[Problem, Data]:
     """Load and divide the data, and check everything about a config that needs data or model to be checked."""
     if dataset is None:
         dataset = load(config.data)

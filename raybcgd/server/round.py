@@ -50,7 +50,7 @@ class Pool(Protocol):
     def train(
         self, jobs: Sequence[Job], down: Mapping[str, np.ndarray], orders: Orders, deadline: float | None
     ) -> Iterator[Outcome]:
-        """Have all jobs done and yield outcomes as they come; jobs not done `deadline` seconds from now are left out."""
+        """Have all jobs done and yield outcomes as they come, leaving out those not done in `deadline` seconds."""
 
     def evaluate(self, models: Sequence[np.ndarray], parts: Sequence[Piece]) -> Callable[[], list[Score]]:
         """Start judging models; the returned function waits for the scores."""
