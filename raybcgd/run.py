@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import platform
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -145,13 +147,28 @@ def _open_folder(config: Config, out: str | Path | None, resume: bool) -> RunFol
 
 
 def new_folder(name: str) -> Path:
-    """A folder under `runs/` that does not exist yet, named by the time and by what runs."""
-    stem = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name.replace('+', '_plus')}"
+    """A folder under `runs/` that does not exist yet, named by the time and by what runs.
+
+    In a job it is under `~/raybcgd-runs/` of the node where the job runs: Ray removes a job's working directory.
+    """
+    label = f"{time.strftime('%Y%m%d-%H%M%S')}-{name.replace('+', '_plus')}"
+    if in_job():
+        return Path.home() / JOB_RUNS / f"{label}-{secrets.token_hex(2)}"  # jobs may start in the same second
+    stem = Path("runs") / label
     path, number = stem, 1
     while path.exists():
         number += 1
         path = stem.with_name(f"{stem.name}-{number}")
     return path
+
+
+JOB_RUNS = "raybcgd-runs"
+"""Where a job's files go, in the home folder of the node where it runs."""
+
+
+def in_job() -> bool:
+    """Whether this is the driver of a job that was submitted to a Ray cluster."""
+    return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -12,10 +12,11 @@ from raybcgd.cli.methods import methods
 from raybcgd.cli.plan import plan
 from raybcgd.cli.runs import compare, resume, sweep, train
 from raybcgd.cli.shared import out
+from raybcgd.cli.submit import submit
 from raybcgd.run import own_version
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for command in (train, resume, compare, sweep, plan, methods):
+for command in (train, resume, compare, sweep, submit, plan, methods):
     app.command()(command)
 app.add_typer(data, name="data")
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from raybcgd.cli.shared import ConfigFile, Interrupted, Out, Set, ends_clearly, out
+from raybcgd.cli.shared import ConfigFile, Interrupted, Out, Set, ends_clearly, out, say_where
 from raybcgd.compare import compare as run_comparison
 from raybcgd.compare import title, variant_configs
 from raybcgd.config import Config, load_config
@@ -47,6 +47,7 @@ def resume(
 
 
 def _run(config: Config, folder: Path, resume: bool) -> None:
+    say_where(folder)
     try:
         with Display(out).run(title(type(config.algorithm)), config.rounds) as watcher:
             result = run(config, out=folder, resume=resume, observe=watcher.observe, announce=watcher.announce)

@@ -1,6 +1,7 @@
 """What the commands have in common: their options, the two consoles, and how errors end them."""
 
 import functools
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, NoReturn, ParamSpec
@@ -9,6 +10,7 @@ import typer
 from rich.console import Console
 
 from raybcgd.errors import ConfigError, RunError
+from raybcgd.run import in_job
 
 P = ParamSpec("P")
 
@@ -49,6 +51,12 @@ def ends_clearly(command: Callable[P, None]) -> Callable[P, None]:
             _end("interrupted", INTERRUPTED)
 
     return guarded
+
+
+def say_where(folder: Path) -> None:
+    """In a job, whose reader is on another machine: where the files go."""
+    if in_job():
+        out.print(f"files: {socket.gethostname()}:{folder.absolute()}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _end(line: str, code: int) -> NoReturn:

@@ -1,9 +1,10 @@
 """How many client hosts run, what each asks for, and what it may hold: settings and plain arithmetic."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from raybcgd.errors import ConfigError
 from raybcgd.section import Section
@@ -20,14 +21,18 @@ class HostsConfig(Section):
     """`auto` uses GPUs if the cluster has any at the start, `gpu` waits for them, `cpu` leaves them alone."""
     count: Annotated[int, Field(ge=1)] | None = None
     """Hosts to run; as many as the cluster can hold unless given, but not more than a round has clients."""
+    max_count: Annotated[int, Field(ge=1)] | None = None
+    """For a cluster that grows: ask for as many hosts as a round can use, up to this, and let the autoscaler bring
+    nodes for them. The run starts with the first host and takes the others as they come."""
     clients_per_host: Annotated[int, Field(ge=1)] | None = None
     """Clients homed on a host; 1 gives every client an actor of its own."""
     state_memory_mb: Annotated[float, Field(ge=0)] = 2048.0
     """Client states that a host keeps in memory; the others stay on disk."""
     max_retries: Annotated[int, Field(ge=0)] = 5
     """How often work that was lost with its host is done again before the run stops."""
-    start_timeout_seconds: Annotated[float, Field(gt=0)] = 300.0
-    """How long the run waits for a host to come up when it has none."""
+    start_timeout_seconds: Annotated[float, Field(gt=0)] | None = None
+    """How long the run waits for a host when it has none; unless given, 300, or with `max_count`, where a node must be
+    found, started and set up first, 1800."""
     address: str | None = None
     """The Ray cluster to join; unless given, that of RAY_ADDRESS, else a new one on this machine."""
 
@@ -37,6 +42,18 @@ class HostsConfig(Section):
         if value > 1 and value != int(value):
             raise ValueError("above 1 it must be a whole number of GPUs; use a fraction such as 0.25, or 1, 2, …")
         return value
+
+    @field_validator("max_count")
+    @classmethod
+    def _one_count(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and info.data.get("count") is not None:
+            raise ValueError("use either count, for exactly so many hosts, or max_count, for up to so many")
+        return value
+
+    @property
+    def start_timeout(self) -> float:
+        """Seconds that the run waits for a host when it has none."""
+        return self.start_timeout_seconds or (300.0 if self.max_count is None else 1800.0)
 
 
 class HostNeeds(NamedTuple):
@@ -55,6 +72,12 @@ class HostNeeds(NamedTuple):
             most.append(int(node.get("GPU", 0)) * int(1 / self.num_gpus + 1e-9))
         return min(most) if most else 10**6
 
+    def words(self) -> str:
+        """For messages."""
+        parts = [f"{self.num_gpus:g} GPU"] if self.num_gpus else []
+        parts += [f"{self.num_cpus:g} CPU"] if self.num_cpus else []
+        return " and ".join(parts) or "nothing"
+
 
 def host_needs(config: HostsConfig, nodes: Sequence[Mapping[str, float]]) -> HostNeeds:
     """What a host asks for on a cluster of these nodes."""
@@ -62,6 +85,19 @@ def host_needs(config: HostsConfig, nodes: Sequence[Mapping[str, float]]) -> Hos
     on_gpu = config.num_gpus > 0 and (config.device == "gpu" or (config.device == "auto" and gpus_there))
     cpus = config.num_cpus if config.num_cpus is not None else (0.0 if on_gpu else 1.0)
     return HostNeeds(config.num_gpus if on_gpu else 0.0, cpus)
+
+
+_SPARE = 1.25
+"""Clients do not divide evenly: with a quarter more hosts than the work fills, a round still ends with its longest."""
+
+
+def useful_hosts(steps: Sequence[float], stack: int) -> int:
+    """How many hosts a round of clients with so many steps can use; more would wait for its longest client.
+
+    By steps rather than by measured seconds, which a busy node or a slow first call would distort.
+    """
+    rows = max(stack, 1)
+    return max(1, min(-(-len(steps) // rows), math.ceil(_SPARE * sum(steps) / (rows * max(steps)))))
 
 
 def host_count(
@@ -74,25 +110,23 @@ def host_count(
     if config.clients_per_host is not None:
         wanted = -(-clients // config.clients_per_host)
         setting = f"hosts.clients_per_host = {config.clients_per_host} with {clients} clients"
+    if config.max_count is not None:
+        if config.clients_per_host is not None and wanted is not None and wanted > config.max_count:
+            raise ConfigError(f"{setting} asks for {wanted} hosts; raise hosts.max_count = {config.max_count} to that")
+        return min(config.max_count, cohort) if wanted is None else wanted  # the autoscaler makes room for them
     if room == 0:
         raise ConfigError(
-            f"no host fits: each asks for {_words(needs)} (hosts.num_gpus, hosts.num_cpus), and the cluster has "
-            f"{_cluster(nodes)}; lower them"
+            f"no host fits: each asks for {needs.words()} (hosts.num_gpus, hosts.num_cpus), and the cluster has "
+            f"{_cluster(nodes)}; lower them, or set hosts.max_count where an autoscaler can add nodes"
         )
     if wanted is None:
         return min(room, cohort)
     if wanted > room:
         raise ConfigError(
-            f"{setting} asks for {wanted} hosts of {_words(needs)} each, but the cluster holds {room}: it has "
+            f"{setting} asks for {wanted} hosts of {needs.words()} each, but the cluster holds {room}: it has "
             f"{_cluster(nodes)}; lower hosts.num_gpus, hosts.num_cpus or the number of hosts"
         )
     return wanted
-
-
-def _words(needs: HostNeeds) -> str:
-    parts = [f"{needs.num_gpus:g} GPU"] if needs.num_gpus else []
-    parts += [f"{needs.num_cpus:g} CPU"] if needs.num_cpus else []
-    return " and ".join(parts) or "nothing"
 
 
 def _cluster(nodes: Sequence[Mapping[str, float]]) -> str:

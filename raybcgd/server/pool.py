@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,14 +12,13 @@ import ray
 from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, ObjectLostError, RayActorError
 
 from raybcgd.client.actor import HostActor, HostPlace
-from raybcgd.client.host import HostLoad, Job, Orders, Outcome
+from raybcgd.client.host import Job, Orders, Outcome
 from raybcgd.errors import RunError
 from raybcgd.problem import Problem
 from raybcgd.server.dealing import Deal, Times
 from raybcgd.server.evaluate import Piece, Score
-from raybcgd.server.placement import HostNeeds, host_count, host_needs
+from raybcgd.server.placement import HostNeeds, host_count, host_needs, useful_hosts
 from raybcgd.server.round import PoolNews
-from raybcgd.server.usage import StoreUsage
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +27,8 @@ _IN_FLIGHT = 2
 """Calls waiting at a host, so that it never waits for the coordinator."""
 _LOOK_SECONDS = 1.0
 """How often the pool looks for nodes that have joined."""
+_REMEMBERED = 10
+"""Rounds through which a host that has become useless is kept: cohorts differ, and a new host takes long to come."""
 
 
 @dataclass
@@ -37,7 +38,6 @@ class _Host:
     actor: Any
     ready: Any
     place: HostPlace | None = None
-    load: HostLoad = field(default_factory=HostLoad)
     calls: dict[Any, list[Job]] = field(default_factory=dict)
 
 
@@ -58,11 +58,11 @@ class RayPool:
         self._homes: dict[int, int] = {}
         self._times = Times()
         self._counts: Counter[str] = Counter()
-        self._queued = 0
-        self._broadcast_seconds = 0.0
-        self._store = StoreUsage()
-        self._failed_starts = 0
+        self._failed_starts: Counter[int] = Counter()
+        self._useful: deque[int] = deque(maxlen=_REMEMBERED)
         self._looked = time.monotonic()
+        if self._config.max_count is not None and not self._fixed:
+            return  # the first round shows how many are of use
         for slot in range(self._wanted):
             self._start_host(slot)
         self._await_host()
@@ -90,15 +90,17 @@ class RayPool:
 
     def _await_host(self) -> None:
         """Wait until at least one host is up."""
-        deadline = time.monotonic() + self._config.start_timeout_seconds
+        deadline = time.monotonic() + self._config.start_timeout
         while not self._up():
             starting = self._starting()
             left = deadline - time.monotonic()
             done, _ = ray.wait(list(starting), timeout=max(0.0, left))
             if not done:
+                there, free = ray.cluster_resources(), ray.available_resources()  # type: ignore[no-untyped-call]
                 raise RunError(
-                    f"no host came up within hosts.start_timeout_seconds = {self._config.start_timeout_seconds:g}; "
-                    f"the cluster has {ray.cluster_resources()}"  # type: ignore[no-untyped-call]
+                    f"no host came up within hosts.start_timeout_seconds = {self._config.start_timeout:g}: each asks "
+                    f"for {self._needs.words()}, the cluster has {_amounts(there)}, and of these {_amounts(free)} are "
+                    "free"
                 )
             for ref in done:
                 self._started(starting[ref])
@@ -108,11 +110,12 @@ class RayPool:
         host = self._hosts[number]
         try:
             host.place = ray.get(host.ready)
-            self._failed_starts = 0
+            self._failed_starts.clear()
             return True
         except _LOST as error:
-            self._failed_starts += 1
-            if self._failed_starts > self._config.max_retries:
+            # By slot: a node that is taken away while its hosts start takes all of them, which is one mishap.
+            self._failed_starts[host.slot] += 1
+            if self._failed_starts[host.slot] > self._config.max_retries:
                 raise RunError(f"hosts cannot be started: {_cause(error)}") from None
             self._replace(number)
             return False
@@ -124,6 +127,35 @@ class RayPool:
         self._counts["restarted"] += 1
         self._start_host(host.slot)
         return [job for jobs in host.calls.values() for job in jobs]
+
+    def _resize(self, jobs: Sequence[Job]) -> None:
+        """Have as many hosts as are of use: those that nodes have room for or, with `max_count`, can be brought for."""
+        if self._config.max_count is None:
+            self._look_for_nodes()
+        elif not self._fixed:
+            self._useful.append(useful_hosts([self._steps(job.client) for job in jobs], self._problem.stack))
+            target = min(self._config.max_count, max(self._useful))
+            # A host that does not fit yet is a pending actor, for which the autoscaler adds nodes. Ray's other way,
+            # request_resources, holds one request for the whole cluster: two runs would overwrite each other's.
+            for _ in range(target - len(self._hosts)):
+                self._start_host(max(self._slots, default=-1) + 1)
+            if len(self._useful) == _REMEMBERED:
+                self._give_back(len(self._hosts) - target)
+
+    def _give_back(self, count: int) -> None:
+        """Let hosts go: first those that still wait for a node, then those with the fewest neighbours on theirs.
+
+        A node can leave when its last host has.
+        """
+        for _ in range(count):
+            neighbours = Counter(host.place.node for host in self._hosts.values() if host.place is not None)
+            number = min(self._hosts, key=lambda n: neighbours[p.node] if (p := self._hosts[n].place) else 0)
+            host = self._hosts.pop(number)
+            del self._slots[host.slot]
+            if host.place is None:
+                ray.kill(host.actor)
+            else:
+                host.actor.__ray_terminate__.remote()  # after the evaluation that it may be at
 
     def _look_for_nodes(self) -> None:
         """Start more hosts where nodes have joined the cluster."""
@@ -141,21 +173,17 @@ class RayPool:
         self, jobs: Sequence[Job], down: Mapping[str, np.ndarray], orders: Orders, deadline: float | None
     ) -> Iterator[Outcome]:
         """Have all jobs done on the hosts and yield outcomes as they come."""
-        self._look_for_nodes()
         self._cancel_leftovers()
+        self._resize(jobs)
         end = None if deadline is None else time.monotonic() + deadline
         self._await_host()
-        began = time.perf_counter()
         down_ref = ray.put(dict(down))
-        self._broadcast_seconds = time.perf_counter() - began
-        self._queued = 0
         deal = Deal((), self._fixed, self._problem.stack)
         self._place(deal, jobs)
         attempts: Counter[int] = Counter()
         open_jobs = {job.client for job in jobs}
         while open_jobs:
             self._hand_out(deal, down_ref, orders)
-            self._queued = max(self._queued, deal.left)
             calls = {ref: number for number in self._up() for ref in self._hosts[number].calls}
             starting = self._starting()
             done, _ = ray.wait([*calls, *starting], timeout=None if end is None else max(0.0, end - time.monotonic()))
@@ -177,7 +205,6 @@ class RayPool:
                     self._redo(number, deal, attempts, orders, error)
                     continue
                 del self._hosts[number].calls[ref]
-                self._hosts[number].load = outcomes[-1].load
                 for outcome in outcomes:
                     self._note(outcome, orders)
                     open_jobs.discard(outcome.client)
@@ -275,21 +302,7 @@ class RayPool:
     def news(self) -> PoolNews:
         """Hosts that are up, and what happened since the last call."""
         counts, self._counts = self._counts, Counter()
-        on_devices = [h.load.device_bytes for h in self._hosts.values() if h.load.device_bytes is not None]
-        used, capacity = self._store.look()
-        return PoolNews(
-            len(self._up()),
-            counts["retried"],
-            counts["rehomed"],
-            counts["restarted"],
-            pending=len(self._starting()),
-            queued=self._queued,
-            broadcast_seconds=self._broadcast_seconds,
-            state_bytes=sum(host.load.state_bytes for host in self._hosts.values()),
-            device_bytes=sum(on_devices) if on_devices else None,
-            store_bytes=used,
-            store_capacity_bytes=capacity,
-        )
+        return PoolNews(len(self._up()), counts["retried"], counts["rehomed"], counts["restarted"])
 
     def close(self) -> None:
         """Let all hosts go."""
@@ -300,6 +313,10 @@ class RayPool:
 
 def _nodes() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+
+
+def _amounts(resources: Mapping[str, float]) -> str:
+    return f"{resources.get('CPU', 0):g} CPU and {resources.get('GPU', 0):g} GPU"
 
 
 def _cause(error: Exception) -> str:

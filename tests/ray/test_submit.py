@@ -1,0 +1,115 @@
+"""Jobs on a real head with token authentication: submitted with the command line, followed, failed, refused."""
+
+import json
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raybcgd import run
+from raybcgd.config import load_config
+from tests.conftest import small
+from tests.ray.heads import BIN, ROOT, Head, head
+
+pytestmark = pytest.mark.ray
+
+TOKEN = "a-token-for-tests-" + "0" * 24
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Head]:
+    with head("--num-cpus=2", "--num-gpus=0", RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN) as started:
+        yield started
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(small(engine="ray").to_toml())
+    return path
+
+
+def jobs(cluster: Head) -> list[dict[str, Any]]:
+    """What the cluster says of its jobs. Not with Ray's client, which reads the mode of authentication but once."""
+    request = urllib.request.Request(f"{cluster.dashboard}/api/jobs/", headers={"Authorization": f"Bearer {TOKEN}"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        found: list[dict[str, Any]] = json.load(answer)
+    return found
+
+
+def test_a_job_is_followed_to_its_end_and_its_files_are_found(cluster: Head, config: Path, tmp_path: Path) -> None:
+    done = cluster.raybcgd("submit", str(config), "--address", cluster.dashboard, "--set", "rounds=5")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert any("round 5/5  accuracy" in line for line in lines), lines
+    (folder,) = [line.removeprefix("files: ").split(" on ")[0] for line in lines if line.startswith("files: ~/")]
+    there = Path(folder.replace("~", str(cluster.home)))
+    assert there in cluster.runs()
+    assert any(line.startswith("files: ") and line.endswith(f":{there}") for line in lines), lines
+    summary = json.loads((there / "summary.json").read_text())
+    assert {path.name for path in there.iterdir()} >= {"config.toml", "rounds.jsonl", "final.safetensors"}
+    here = run(load_config(config, ["rounds=5", "engine=local"]), out=tmp_path / "local")
+    assert summary["sha256"] == here.summary["sha256"]
+
+
+@pytest.mark.slow
+def test_resume_goes_on_with_the_run_in_a_folder(cluster: Head, config: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run with a space"
+    submit = ("submit", str(config), "--address", cluster.dashboard, "--out", str(out), "--resume", "auto")
+    for rounds in (2, 4):
+        done = cluster.raybcgd(*submit, "--set", f"rounds={rounds}")
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "round 3/4" in done.stdout
+    assert "round 2/4" not in done.stdout
+    here = run(load_config(config, ["engine=local"]), out=tmp_path / "local")
+    assert json.loads((out / "summary.json").read_text())["sha256"] == here.summary["sha256"]
+
+
+def test_what_is_wrong_only_there_fails_the_job_with_our_line(cluster: Head, config: Path) -> None:
+    done = cluster.raybcgd("submit", str(config), "--address", cluster.dashboard, "--set", "hosts.count=99")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "error: hosts.count = 99 asks for 99 hosts of 1 CPU each, but the cluster holds 2" in done.stdout
+    (name,) = [line.removeprefix("job: ") for line in done.stdout.splitlines() if line.startswith("job: ")]
+    (job,) = [job for job in jobs(cluster) if job["submission_id"] == name]
+    assert (job["status"], job["driver_exit_code"]) == ("FAILED", 2)
+
+
+def test_a_misspelled_config_is_refused_before_anything_is_sent(cluster: Head, config: Path) -> None:
+    done = cluster.raybcgd("submit", str(config), "--address", cluster.dashboard, "--set", "algorithm.lrr=1")
+    assert done.returncode == 2
+    assert "error: algorithm.lrr is not a setting of fedbcgd+; did you mean lr?" in done.stderr
+    assert "job:" not in done.stdout
+
+
+def test_without_the_token_nothing_is_accepted(cluster: Head, config: Path) -> None:
+    submit = ("submit", str(config), "--address", cluster.dashboard)
+    for env in ({"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": ""}, {"RAY_AUTH_TOKEN": "b" * 32}):
+        done = cluster.raybcgd(*submit, **env)
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert "job:" not in done.stdout
+        assert done.stderr.startswith("error: the cluster at"), done.stderr
+
+
+def test_the_jobs_folder_works_with_ray_job_submit(cluster: Head, tmp_path: Path) -> None:
+    """The scripts as the README submits them, with the repository as working directory; a misspelled config fails."""
+    for name, text in (("good.toml", small(engine="ray").to_toml()), ("bad.toml", "rouns = 3\n")):
+        (tmp_path / name).write_text(text)
+    before = set(cluster.runs())
+    command = [str(BIN / "ray"), "job", "submit", "--address", cluster.dashboard, "--working-dir", str(ROOT), "--"]
+    for name, code in (("good.toml", 0), ("bad.toml", 1)):
+        done = subprocess.run(
+            [*command, "python", "jobs/train.py", str(tmp_path / name)],
+            env=cluster.env,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        assert ("error: rouns is not a setting; did you mean rounds?" in done.stdout) == bool(code)
+    (new,) = set(cluster.runs()) - before
+    assert (new / "summary.json").exists()
+    assert [job["driver_exit_code"] for job in jobs(cluster) if "bad.toml" in job["entrypoint"]] == [2]
