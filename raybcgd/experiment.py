@@ -23,7 +23,7 @@ from raybcgd.server.evaluate import Score, combine, pieces
 from raybcgd.server.ledger import Ledger
 from raybcgd.server.round import Pool, PoolNews, RoundResult, run_round
 
-FREE = ("rounds", "engine", "hosts", "checkpoint", "evaluation", "analysis", "metrics")
+FREE = ("rounds", "engine", "hosts", "checkpoint", "evaluation", "analysis", "metrics", "compare")
 """Settings that may change on resume, because no bit of the weights depends on them."""
 
 

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from raybcgd.algorithms.api import OwnBlock, Round, Summed, Task, Whole, Work
@@ -20,6 +20,8 @@ class FedBCGDPlus(FedBCGD):
     name: ClassVar[str] = "fedbcgd+"
     fixed_batches: ClassVar[bool] = True
 
+    lr: Annotated[float, Field(gt=0)] = 0.03
+    """eta, the local step size: control variates carry old gradients, and want a smaller one than FedBCGD does."""
     control: Literal["path", "anchor"] = "path"
     """New c_i: the mean gradient along the local path, or (as printed) the full gradient at x."""
     commit: Literal["uploaded", "all"] = "uploaded"
