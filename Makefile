@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 OUT    ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: help install demo test test-all check lint types format fast clean
+.PHONY: help install demo test test-all check lint types format fast clean dashboards
 
 help:  ## List these commands.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -43,6 +43,9 @@ fast: $(READY)
 format: $(READY)  ## Put the code in its format.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+dashboards: $(READY)  ## Write the dashboards, their table of metrics and their Kubernetes objects anew.
+	$(BIN)/python -m dashboards.build
 
 clean:  ## Remove the environment and caches, not the runs.
 	rm -rf $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

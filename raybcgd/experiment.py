@@ -16,7 +16,7 @@ from raybcgd.model.flat import FlatModel
 from raybcgd.plan.history import History
 from raybcgd.problem import Data, Problem
 from raybcgd.record.checkpoint import Checkpoints, Position
-from raybcgd.record.metrics import RunLabels, exporting, run_name
+from raybcgd.record.metrics import RunLabels, RunPlan, exporting, run_name
 from raybcgd.record.norms import shared_out
 from raybcgd.record.rounds import RoundLog, RoundRecord
 from raybcgd.server.evaluate import Score, combine, pieces
@@ -107,7 +107,8 @@ class Experiment:
         """Do the rounds that are left; show each one's record to whoever looks at the metrics, and yield it."""
         config = self._problem.config
         labels = RunLabels(run_name(self._folder.path), config.algorithm.name, self._data.dataset.name)
-        with exporting(config.metrics, labels, config.rounds, self._problem.layout.size) as exporter:
+        plan = RunPlan(config.rounds, self._problem.layout.size, config.checkpoint.every > 0)
+        with exporting(config.metrics, labels, plan) as exporter:
             if self._done:
                 exporter.take_up(self._folder.rounds)
             for record in self._rounds(pool):

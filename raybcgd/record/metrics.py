@@ -34,6 +34,15 @@ class MetricsConfig(Section):
     """The accuracy to which uploads are counted; a comparison sets its own."""
 
 
+class RunPlan(NamedTuple):
+    """What is known of a run before its first round."""
+
+    rounds: int
+    parameters: int
+    saves: bool
+    """Whether it makes checkpoints."""
+
+
 class RunLabels(NamedTuple):
     """Which run a metric is of."""
 
@@ -196,17 +205,20 @@ METRICS = (*FROM_RECORD, *OWN)
 class Exporter:
     """Turns records into metrics of a registry of its own. Called once a round, outside the maths."""
 
-    def __init__(self, labels: RunLabels, config: MetricsConfig, rounds: int, parameters: int) -> None:
+    def __init__(self, labels: RunLabels, config: MetricsConfig, plan: RunPlan) -> None:
         self.registry = CollectorRegistry()
         self._labels, self._target, self._reached = labels, config.target, False
         self._instruments = {metric.name: self._instrument(metric) for metric in METRICS}
         self._children: dict[tuple[str, ...], Any] = {}
         now = time.time()
-        fixed = {"planned_rounds": rounds, "parameters": parameters, "target_accuracy_ratio": config.target}
-        for name in ("start", "round", "checkpoint"):
-            fixed[f"{name}_timestamp_seconds"] = now
-        for name, value in fixed.items():
-            self._child(name).set(value)
+        self._child("planned_rounds").set(plan.rounds)
+        self._child("parameters").set(plan.parameters)
+        self._child("target_accuracy_ratio").set(config.target)
+        for name in ("start", "round", *(["checkpoint"] if plan.saves else [])):
+            self._child(f"{name}_timestamp_seconds").set(now)
+        for metric in METRICS:
+            if metric.kind == "counter" and not metric.by:
+                self._child(metric.name)  # seen at 0, so that Prometheus knows by how much it has grown
 
     def _instrument(self, metric: Metric) -> Any:
         kind = {"gauge": Gauge, "counter": Counter, "histogram": Histogram}[metric.kind]
@@ -265,12 +277,12 @@ class Silent:
 
 
 @contextmanager
-def exporting(config: MetricsConfig, labels: RunLabels, rounds: int, parameters: int) -> Iterator[Exporter | Silent]:
+def exporting(config: MetricsConfig, labels: RunLabels, plan: RunPlan) -> Iterator[Exporter | Silent]:
     """An exporter with an endpoint that Prometheus finds, for as long as the block lasts."""
     if not config.enabled:
         yield Silent()
         return
-    exporter = Exporter(labels, config, rounds, parameters)
+    exporter = Exporter(labels, config, plan)
     file = discovery_file(config.discovery, labels.run)
     with Endpoint(exporter.registry, config.host, config.port, file):
         yield exporter

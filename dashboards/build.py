@@ -1,0 +1,78 @@
+"""Writes the dashboards and the table of metrics: `make dashboards`, or `python -m dashboards.build`."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+
+from dashboards.cluster import cluster
+from dashboards.communication import communication
+from dashboards.kubernetes import objects
+from dashboards.rounds import rounds
+from raybcgd.record.metrics import METRICS
+
+ROOT = Path(__file__).parent.parent
+_INTRO = """# Dashboards
+
+`rounds.json`, `communication.json` and `cluster.json` are for Grafana 11 or newer. They and the table below are written
+by `make dashboards` from the Python files here; a test checks that they are up to date. `cluster/monitoring/` starts
+Prometheus and Grafana with all of it loaded.
+
+Every metric has the labels `run` (the run's folder), `algorithm` and `dataset`. Histograms have `_bucket`, `_sum` and
+`_count`. What is by block has the label `block`: 0, 1, … and `shared`.
+
+| metric | type | what it is | panels |
+|---|---|---|---|
+"""
+
+
+class Shown(NamedTuple):
+    """An expression of a panel."""
+
+    dashboard: str
+    panel: str
+    expr: str
+
+
+def pages() -> dict[str, str]:
+    """The dashboards by file name."""
+    built = {"rounds.json": rounds(), "communication.json": communication(), "cluster.json": cluster()}
+    return {name: json.dumps(page, cls=JSONEncoder, indent=2, sort_keys=True) + "\n" for name, page in built.items()}
+
+
+def expressions() -> Iterator[Shown]:
+    """Every expression of every panel."""
+    for text in pages().values():
+        page: dict[str, Any] = json.loads(text)
+        for panel in page["panels"]:
+            for target in panel.get("targets", ()):
+                yield Shown(page["title"].removeprefix("raybcgd: "), panel["title"], target["expr"])
+
+
+def readme() -> str:
+    """The table metric -> panel."""
+    shown = list(expressions())
+    lines = []
+    for metric in METRICS:
+        pattern = re.compile(rf"\braybcgd_{metric.name}(_bucket|_sum|_count)?\b")
+        where = dict.fromkeys(f"{s.dashboard}: {s.panel}" for s in shown if pattern.search(s.expr))
+        label = f" by `{metric.by[0]}`" if metric.by else ""
+        lines.append(f"| `raybcgd_{metric.name}`{label} | {metric.kind} | {metric.help} | {', '.join(where)} |")
+    return _INTRO + "\n".join(lines) + "\n"
+
+
+def files() -> dict[Path, str]:
+    """Everything that is generated, by its path."""
+    made = pages()
+    here = {ROOT / "dashboards" / name: text for name, text in {**made, "README.md": readme()}.items()}
+    kubernetes = objects(made, ROOT / "cluster/monitoring/alerts.yml")
+    return {**here, **{ROOT / "cluster/kubernetes/monitoring" / name: text for name, text in kubernetes.items()}}
+
+
+if __name__ == "__main__":
+    for path, text in files().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
