@@ -50,9 +50,9 @@ def submit(
     The cluster needs the package's dependencies, not the package. Modules and files of one's own travel in
     `working_dir`, and the config is then one of its files.
     """
-    if resume and out is None:
-        raise ConfigError("--resume auto needs the run's folder; give --out")
     experiment = load_config(config, settings)  # what is wrong is said here, before anything is sent
+    if resume and out is None and experiment.checkpoint.address is None:
+        raise ConfigError("--resume auto needs the run's folder; give --out, or set checkpoint.address")
     label = f"{time.strftime('%Y%m%d-%H%M%S')}-{experiment.algorithm.name.replace('+', '_plus')}-{secrets.token_hex(2)}"
     folder = out or f"~/{JOB_RUNS}/{label}"
     with _answering(address), _to_send(config, working_dir) as (directory, name):

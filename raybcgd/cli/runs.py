@@ -22,15 +22,16 @@ def train(
     settings: Set = None,
     out_folder: Out = None,
     resume: Annotated[
-        Literal["never", "auto"], typer.Option(help="auto: go on where the run in --out stopped, if there is one.")
+        Literal["never", "auto"], typer.Option(help="auto: go on where a run in --out or checkpoint.address stopped.")
     ] = "never",
 ) -> None:
     """Run an experiment."""
     experiment = load_config(config, settings or ())
-    if resume == "auto" and out_folder is None:
-        raise ConfigError("--resume auto needs the run's folder; give --out")
+    elsewhere = experiment.checkpoint.address is not None
+    if resume == "auto" and out_folder is None and not elsewhere:
+        raise ConfigError("--resume auto needs the run's folder; give --out, or set checkpoint.address")
     folder = out_folder or new_folder(experiment.algorithm.name)
-    _run(experiment, folder, resume=resume == "auto" and RunFolder(folder).config.exists())
+    _run(experiment, folder, resume=resume == "auto" and (elsewhere or RunFolder(folder).config.exists()))
 
 
 @ends_clearly

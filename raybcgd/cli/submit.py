@@ -21,7 +21,7 @@ def submit(
         typer.Option("--out", help="The folder for the files, on the cluster; one in ~/raybcgd-runs unless given."),
     ] = None,
     resume: Annotated[
-        Literal["never", "auto"], typer.Option(help="auto: go on where the run in --out stopped, if there is one.")
+        Literal["never", "auto"], typer.Option(help="auto: go on where a run in --out or checkpoint.address stopped.")
     ] = "never",
     working_dir: Annotated[
         Path | None,
