@@ -1,5 +1,6 @@
 """Where Prometheus reads a run's metrics, and how it learns of that."""
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -26,6 +27,12 @@ def discovery_file(folder: str | None, run: str) -> Path:
     return where / f"{stem}-{hashlib.sha256(run.encode()).hexdigest()[:8]}.json"
 
 
+def take_back(file: Path) -> None:
+    """Remove an announcement, if it was ever made."""
+    with contextlib.suppress(OSError):
+        file.unlink()
+
+
 class Endpoint:
     """An HTTP server in threads of its own, announced in a file of Prometheus' file-based discovery.
 
@@ -50,7 +57,7 @@ class Endpoint:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.unlink(missing_ok=True)
+        take_back(self._file)
         # The server looks up only twice a second, which a run's end need not wait for.
         threading.Thread(target=self._end, name="metrics-end", daemon=True).start()
 

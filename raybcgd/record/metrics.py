@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from pydantic import Field
 
-from raybcgd.record.endpoint import Endpoint, discovery_file
+from raybcgd.record.endpoint import Endpoint, discovery_file, take_back
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.section import Section
 
@@ -292,4 +292,4 @@ def exporting(config: MetricsConfig, labels: RunLabels, plan: RunPlan) -> Iterat
 def withdraw(config: MetricsConfig, folder: Path) -> None:
     """Take back the announcement of a run that cannot do so itself."""
     if config.enabled:
-        discovery_file(config.discovery, run_name(folder)).unlink(missing_ok=True)
+        take_back(discovery_file(config.discovery, run_name(folder)))

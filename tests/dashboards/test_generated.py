@@ -1,0 +1,115 @@
+"""The committed dashboards are what the builder makes, and whole; every metric is in the table and in a panel."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dashboards.build import ROOT, expressions, files, pages
+from raybcgd.record.metrics import METRICS
+
+MONITORING = ROOT / "cluster/monitoring"
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_is_committed_is_what_the_builder_makes(path: Path) -> None:
+    assert path.read_text() == files()[path], "run `make dashboards`"
+
+
+def test_every_metric_has_a_help_text_and_a_panel() -> None:
+    lines = (ROOT / "dashboards/README.md").read_text().splitlines()
+    for metric in METRICS:
+        (line,) = [line for line in lines if line.startswith(f"| `raybcgd_{metric.name}`")]
+        _, _, _, what, panels, _ = line.split("|")
+        assert what.strip() == metric.help
+        assert metric.help.endswith(".")
+        assert panels.strip(), f"no panel shows {metric.name}"
+
+
+def test_panels_and_alerts_use_only_metrics_that_exist() -> None:
+    known = {f"raybcgd_{metric.name}{end}" for metric in METRICS for end in ("", "_bucket", "_sum", "_count")}
+    used = [shown.expr for shown in expressions()]
+    used += [rule["expr"] for group in _alerts() for rule in group["rules"]]
+    assert {name for expr in used for name in re.findall(r"raybcgd_\w+", expr)} <= known
+
+
+def test_names_say_their_units() -> None:
+    for metric in METRICS:
+        assert (metric.kind == "counter") == metric.name.endswith("_total"), metric.name
+        if metric.kind == "histogram":
+            assert metric.name.endswith("_seconds")
+
+
+@pytest.mark.parametrize("name", pages())
+def test_panels_are_whole(name: str) -> None:
+    page: dict[str, Any] = json.loads(pages()[name])
+    assert [v["name"] for v in page["templating"]["list"]] == ["datasource", "algorithm", "run"]
+    ids = [panel["id"] for panel in page["panels"]]
+    assert len(set(ids)) == len(ids)
+    taken: set[tuple[int, int]] = set()
+    for panel in page["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, f"{panel['title']} lies on another panel"
+        assert place["x"] + place["w"] <= 24
+        taken |= cells
+        if panel["type"] == "row":
+            continue
+        assert panel["description"].endswith("."), panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        names = [target["refId"] for target in panel["targets"]]
+        assert len(set(names)) == len(names)
+
+
+def test_heat_maps_show_the_blocks() -> None:
+    heat_maps = {
+        panel["title"]
+        for text in pages().values()
+        for panel in json.loads(text)["panels"]
+        if panel["type"] == "heatmap"
+    }
+    assert {"Drift diversity by block", "Movement by block", "Upload by block and time"} <= heat_maps
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian's prometheus) is not installed")
+def test_alerts_do_what_they_should_on_made_up_series() -> None:
+    for command in (["check", "config", "prometheus.yml"], ["test", "rules", "alerts_test.yml"]):
+        done = subprocess.run(["promtool", *command], cwd=MONITORING, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_has_a_unit_test() -> None:
+    tests = (MONITORING / "alerts_test.yml").read_text()
+    for group in _alerts():
+        for rule in group["rules"]:
+            assert rule["alert"] in tests
+            assert rule["annotations"]["summary"]
+            assert rule["annotations"]["description"]
+
+
+def test_the_compose_file_mounts_what_is_there_and_listens_on_loopback_only() -> None:
+    compose = yaml.safe_load((MONITORING / "compose.yaml").read_text())
+    for service in compose["services"].values():
+        assert "ports" not in service
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            if source.startswith("."):
+                assert (MONITORING / source).exists(), source
+    assert "--web.listen-address=127.0.0.1:9090" in compose["services"]["prometheus"]["command"]
+    assert compose["services"]["grafana"]["environment"]["GF_SERVER_HTTP_ADDR"] == "127.0.0.1"
+    source = yaml.safe_load((MONITORING / "grafana/provisioning/datasources/prometheus.yaml").read_text())
+    assert source["datasources"][0]["url"] == "http://127.0.0.1:9090"
+
+
+def _alerts() -> list[dict[str, Any]]:
+    groups: list[dict[str, Any]] = yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"]
+    return groups
