@@ -23,7 +23,7 @@ def test_every_config_of_the_repository_reads_back_to_itself(path: Path, tmp_pat
 
 def test_the_example_runs(out: Path) -> None:
     config = load_config(EXAMPLE, ["rounds=2", "engine=local"])
-    assert (config.algorithm.name, config.algorithm.lr, config.blocks.count) == ("fedbcgd+", 0.1, 5)
+    assert (config.algorithm.name, config.algorithm.lr, config.blocks.count) == ("fedbcgd+", 0.03, 5)
     result = run(config, out=out)
     assert [record.round for record in result.records] == [0, 1]
     assert {path.name for path in out.iterdir()} >= {"config.toml", "rounds.jsonl", "final.safetensors", "summary.json"}

@@ -15,7 +15,7 @@ from raybcgd import run
 from raybcgd.record.rounds import RoundLog
 from tests.conftest import small
 
-ROUNDS = 40
+ROUNDS = 24
 
 
 def drive(folder: Path, engine: str) -> subprocess.Popen[str]:
@@ -23,11 +23,18 @@ def drive(folder: Path, engine: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"RAY_AUTH_MODE": "disabled"})
 
 
+def rounds_done(folder: Path) -> int:
+    log = folder / "rounds.jsonl"
+    return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
 def kill_when_started(process: subprocess.Popen[str], folder: Path, rng: random.Random) -> bool:
-    """SIGKILL the driver at a random moment after it has begun; False if it was faster."""
-    while not (folder / "config.toml").exists() and process.poll() is None:
-        time.sleep(0.05)
-    time.sleep(rng.uniform(0.0, 6.0) if (folder / "checkpoints").exists() else rng.uniform(2.0, 10.0))
+    """SIGKILL the driver at a random moment after it has done another few rounds; False if it was faster."""
+    lowest, more = rounds_done(folder), rng.randint(1, 3)
+    while process.poll() is None and (now := rounds_done(folder)) < lowest + more:
+        lowest = min(lowest, now)  # a resume goes back to its checkpoint
+        time.sleep(0.02)
+    time.sleep(rng.uniform(0.0, 0.3))
     if process.poll() is not None:
         return False
     children = psutil.Process(process.pid).children(recursive=True)
@@ -50,7 +57,7 @@ def killed_and_resumed(folder: Path, engine: str, kills: int, seed: int) -> tupl
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    config = small(rounds=ROUNDS, local={"epochs": 30}, checkpoint={"every": 2})
+    config = small(rounds=ROUNDS, local={"epochs": 20}, checkpoint={"every": 2})
     return str(run(config, out=tmp_path_factory.mktemp("undisturbed") / "run").summary["sha256"])
 
 

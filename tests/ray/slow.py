@@ -1,0 +1,24 @@
+"""A model that takes its time on a cluster without taking its cores: hosts still start quickly on a busy machine."""
+
+import os
+import time
+
+import torch
+from torch import Tensor, nn
+
+SECONDS = 0.01
+
+
+class Slow(nn.Sequential):
+    """A small network for the digits. In a process that Ray has started, every pass waits; the bits are the same."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        layers = [nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU()]
+        super().__init__(nn.Flatten(), *layers, nn.Linear(16, 10))
+
+    def forward(self, input: Tensor) -> Tensor:
+        if "RAY_RAYLET_PID" in os.environ:
+            time.sleep(SECONDS)
+        output: Tensor = super().forward(input)
+        return output

@@ -1,0 +1,121 @@
+"""Ray's own autoscaler with its fake provider: nodes come for pending hosts, are lost, and leave when they idle."""
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import ray
+from ray.util import list_named_actors
+
+from raybcgd import RoundRecord, run
+from raybcgd.client.actor import HostPlace
+from tests.conftest import small
+from tests.ray.heads import Head, head
+from tests.ray.slow import Slow
+
+pytestmark = pytest.mark.ray
+
+GPU_NODE = {"CPU": 1, "GPU": 1, "object_store_memory": 200_000_000}
+CLUSTER = {
+    "available_node_types": {
+        "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
+        "gpu": {"resources": GPU_NODE, "node_config": {}, "min_workers": 0, "max_workers": 3},
+    }
+}
+TABLES = {"rounds": 60, "local": {"epochs": 2, "stack": 0}, "evaluation": {"every": 10}, "checkpoint": {"every": 20}}
+HOSTS = {"device": "gpu", "num_gpus": 0.5, "max_count": 4}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Head]:
+    """A head without a CPU or a GPU to give, whose autoscaler may add nodes of one (logical) GPU each."""
+    with head(
+        "--num-cpus=0",
+        "--num-gpus=0",
+        "--object-store-memory=200000000",
+        dashboard=False,
+        autoscaling=CLUSTER,
+        AUTOSCALER_HEARTBEAT_TIMEOUT_S="5",
+    ) as started:
+        ray.init(address=started.address, log_to_driver=False)
+        yield started
+        ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The weights that the local engine comes to."""
+    result = run(small(**TABLES), module=Slow(), out=tmp_path_factory.mktemp("local") / "run")
+    return str(result.summary["sha256"])
+
+
+def gpu_nodes() -> list[dict[str, str]]:
+    return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]
+
+
+def places() -> list[HostPlace]:
+    """Where the hosts are that are up now."""
+    named = [actor for actor in list_named_actors(all_namespaces=True) if "-host-" in actor["name"]]
+    found = []
+    for actor in named:
+        with contextlib.suppress(ValueError, ray.exceptions.RayError):
+            host = ray.get_actor(actor["name"], actor["namespace"])
+            found.append(ray.get(host.place.remote(), timeout=5))
+    return found
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return condition()
+
+
+def test_nodes_come_for_pending_hosts_and_leave_when_the_run_has_ended(
+    cluster: Head, out: Path, expected: str, record_property: Callable[[str, object], None]
+) -> None:
+    assert "GPU" not in ray.cluster_resources()
+    seconds: list[float] = []
+    full: list[HostPlace] = []
+    started = time.monotonic()
+
+    def look(record: RoundRecord) -> None:
+        seconds.append(time.monotonic() - started)
+        if record.hosts == 4 and not full:
+            full.extend(places())
+
+    result = run(small(**TABLES, engine="ray", hosts=HOSTS), module=Slow(), out=out, observe=look)
+    record_property("seconds_to_first_round", round(seconds[0], 1))
+    print(f"from submission to the first round with no node up: {seconds[0]:.1f} s; {seconds[-1]:.1f} s in all")
+    assert result.summary["sha256"] == expected
+    assert result.records[-1].hosts == 4
+    on_gpu = Counter((place.node, place.gpus) for place in full)
+    assert sorted(on_gpu.values()) == [2, 2], full
+    assert {node["NodeID"] for node in gpu_nodes()} >= {node for node, _ in on_gpu}
+    idle = time.monotonic()
+    assert wait_until(lambda: not gpu_nodes(), 60), ray.nodes()
+    print(f"idle nodes had left {time.monotonic() - idle:.1f} s after the run (their timeout is 6 s)")
+
+
+def test_a_node_that_is_taken_away_in_a_round_costs_only_its_work(cluster: Head, out: Path, expected: str) -> None:
+    killed: list[int] = []
+
+    def kill_a_node(record: RoundRecord) -> None:
+        if record.hosts == 4 and not killed:
+            socket = gpu_nodes()[0]["RayletSocketName"]
+            (raylet,) = [p for p in psutil.process_iter(["cmdline"]) if f"--raylet_socket_name={socket}" in p.cmdline()]
+            raylet.kill()
+            killed.append(record.round)
+
+    result = run(small(**TABLES, engine="ray", hosts=HOSTS), module=Slow(), out=out, observe=kill_a_node)
+    print("hosts by round:", [record.hosts for record in result.records], "killed after round", killed)
+    assert killed
+    assert result.summary["sha256"] == expected
+    after = [record for record in result.records if record.round > killed[0]]
+    assert min(record.hosts for record in after) <= 2
+    assert sum(record.restarted for record in after) >= 2
+    assert max(record.retried for record in after) < 6  # never a whole cohort
