@@ -42,6 +42,10 @@ class RunFolder:
         return RoundLog(self.path / "rounds.jsonl")
 
     @property
+    def partition(self) -> Path:
+        return self.path / "partition.json"
+
+    @property
     def final(self) -> Path:
         return self.path / "final.safetensors"
 

@@ -24,6 +24,7 @@ from raybcgd.errors import ConfigError
 from raybcgd.experiment import Experiment, RunFolder
 from raybcgd.model.flat import FlatModel
 from raybcgd.problem import Data, Problem, prepare
+from raybcgd.record.partition import partition_record
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.server.local import LocalPool
 
@@ -65,6 +66,7 @@ def run(
     say("reading the data")
     problem, data = prepare(config, module, dataset)
     folder = _open_folder(config, out, resume)
+    write_whole(folder.partition, partition_record(data).model_dump_json() + "\n")
     with ExitStack() as stack:
         session = _session(problem, data, folder, resume, stack, say)
         say("starting the hosts")

@@ -62,8 +62,8 @@ def _cells(line: Standing) -> list[str]:
     rounds_to_target = "-" if line.rounds_to_target is None else str(line.rounds_to_target)
     return [
         line.label,
-        _percent(line.final_accuracy),
-        _percent(line.best_accuracy),
+        percent(line.final_accuracy),
+        percent(line.best_accuracy),
         f"{line.upload_d_per_round:.3f}",
         f"{line.upload_d:.1f}",
         to_target,
@@ -100,12 +100,12 @@ def run_table(summary: Mapping[str, Any], folder: Path) -> Table:
     """A single run for the terminal."""
     table = Table(title=f"{summary['algorithm']}: {summary['rounds']} rounds", show_header=False, title_justify="left")
     rows = {
-        "accuracy": f"{_percent(summary['final_accuracy'])} at the end, {_percent(summary['best_accuracy'])} at best",
+        "accuracy": f"{percent(summary['final_accuracy'])} at the end, {percent(summary['best_accuracy'])} at best",
         "model": f"d = {summary['parameters']:,} coordinates",
         "upload of a client": f"{summary['upload_d'] / max(1, summary['rounds']):.3f} d a round, "
         f"{summary['upload_d']:.1f} d in all",
-        "upload of all clients": f"{summary['upload_floats']:,} floats, {_bytes(summary['upload_bytes'])}",
-        "download of all clients": f"{summary['download_floats']:,} floats, {_bytes(summary['download_bytes'])}",
+        "upload of all clients": f"{summary['upload_floats']:,} floats, {size(summary['upload_bytes'])}",
+        "download of all clients": f"{summary['download_floats']:,} floats, {size(summary['download_bytes'])}",
         "time": f"{summary['seconds']:.1f} s, {summary['round_seconds_median'] or 0:.3f} s a round (median)",
         "weights": f"SHA-256 {summary['sha256'][:16]}…",
         "files": str(folder),
@@ -115,11 +115,13 @@ def run_table(summary: Mapping[str, Any], folder: Path) -> Table:
     return table
 
 
-def _percent(value: float | None) -> str:
+def percent(value: float | None) -> str:
+    """As it stands in tables."""
     return "-" if value is None else f"{value:.1%}"
 
 
-def _bytes(count: float) -> str:
+def size(count: float) -> str:
+    """Bytes in a unit that suits them."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             break

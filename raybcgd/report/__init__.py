@@ -1,0 +1,1 @@
+"""`raybcgd report`: what runs have come to, on one page."""
