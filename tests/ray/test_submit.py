@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +92,8 @@ def test_without_the_token_nothing_is_accepted(cluster: Head, config: Path) -> N
         assert done.returncode == 1, done.stdout + done.stderr
         assert "job:" not in done.stdout
         assert done.stderr.startswith("error: the cluster at"), done.stderr
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(f"{cluster.dashboard}/api/jobs/", timeout=30)
 
 
 def test_the_jobs_folder_works_with_ray_job_submit(cluster: Head, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from raybcgd.errors import ConfigError
-from raybcgd.server.placement import HostNeeds, HostsConfig, host_count, host_needs
+from raybcgd.server.placement import HostNeeds, HostsConfig, host_count, host_needs, useful_hosts
 
 CPU_NODE = {"CPU": 4.0}
 GPU_NODE = {"CPU": 4.0, "GPU": 2.0}
@@ -49,3 +49,23 @@ def test_a_host_that_fits_nowhere_is_refused() -> None:
 def test_one_and_a_half_gpus_are_refused() -> None:
     with pytest.raises(ValueError, match="whole number"):
         HostsConfig(num_gpus=1.5)
+
+
+def test_where_the_cluster_can_grow_hosts_need_not_fit_yet() -> None:
+    config = HostsConfig(device="gpu", max_count=12)
+    assert host_needs(config, [CPU_NODE]) == HostNeeds(num_gpus=0.25, num_cpus=0)
+    assert count(config, CPU_NODE) == 12
+    assert count(config, CPU_NODE, cohort=5) == 5
+    assert config.start_timeout > HostsConfig().start_timeout
+    assert count(HostsConfig(max_count=30, clients_per_host=1), clients=30) == 30
+    with pytest.raises(ConfigError, match=r"asks for 30 hosts; raise hosts\.max_count = 12"):
+        count(HostsConfig(max_count=12, clients_per_host=1), clients=30)
+    with pytest.raises(ValueError, match="either count, for exactly so many hosts, or max_count"):
+        HostsConfig(count=2, max_count=3)
+
+
+def test_a_cohort_uses_as_many_hosts_as_its_longest_client_leaves_work_for() -> None:
+    assert useful_hosts([4] * 10, stack=0) == 10
+    assert useful_hosts([4] * 10, stack=4) == 3  # a host takes four clients at a time
+    assert useful_hosts([100, 1, 1, 1, 1, 1], stack=0) == 2  # whoever helps, the first client takes its hundred steps
+    assert useful_hosts([7], stack=8) == 1
