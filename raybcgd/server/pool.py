@@ -12,13 +12,14 @@ import ray
 from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, ObjectLostError, RayActorError
 
 from raybcgd.client.actor import HostActor, HostPlace
-from raybcgd.client.host import Job, Orders, Outcome
+from raybcgd.client.host import HostLoad, Job, Orders, Outcome
 from raybcgd.errors import RunError
 from raybcgd.problem import Problem
 from raybcgd.server.dealing import Deal, Times
 from raybcgd.server.evaluate import Piece, Score
 from raybcgd.server.placement import HostNeeds, host_count, host_needs, useful_hosts
 from raybcgd.server.round import PoolNews
+from raybcgd.server.usage import StoreUsage
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ class _Host:
     actor: Any
     ready: Any
     place: HostPlace | None = None
+    load: HostLoad = field(default_factory=HostLoad)
     calls: dict[Any, list[Job]] = field(default_factory=dict)
 
 
@@ -58,6 +60,9 @@ class RayPool:
         self._homes: dict[int, int] = {}
         self._times = Times()
         self._counts: Counter[str] = Counter()
+        self._queued = 0
+        self._broadcast_seconds = 0.0
+        self._store = StoreUsage()
         self._failed_starts: Counter[int] = Counter()
         self._useful: deque[int] = deque(maxlen=_REMEMBERED)
         self._looked = time.monotonic()
@@ -177,13 +182,17 @@ class RayPool:
         self._resize(jobs)
         end = None if deadline is None else time.monotonic() + deadline
         self._await_host()
+        began = time.perf_counter()
         down_ref = ray.put(dict(down))
+        self._broadcast_seconds = time.perf_counter() - began
+        self._queued = 0
         deal = Deal((), self._fixed, self._problem.stack)
         self._place(deal, jobs)
         attempts: Counter[int] = Counter()
         open_jobs = {job.client for job in jobs}
         while open_jobs:
             self._hand_out(deal, down_ref, orders)
+            self._queued = max(self._queued, deal.left)
             calls = {ref: number for number in self._up() for ref in self._hosts[number].calls}
             starting = self._starting()
             done, _ = ray.wait([*calls, *starting], timeout=None if end is None else max(0.0, end - time.monotonic()))
@@ -205,6 +214,7 @@ class RayPool:
                     self._redo(number, deal, attempts, orders, error)
                     continue
                 del self._hosts[number].calls[ref]
+                self._hosts[number].load = outcomes[-1].load
                 for outcome in outcomes:
                     self._note(outcome, orders)
                     open_jobs.discard(outcome.client)
@@ -302,7 +312,21 @@ class RayPool:
     def news(self) -> PoolNews:
         """Hosts that are up, and what happened since the last call."""
         counts, self._counts = self._counts, Counter()
-        return PoolNews(len(self._up()), counts["retried"], counts["rehomed"], counts["restarted"])
+        on_devices = [h.load.device_bytes for h in self._hosts.values() if h.load.device_bytes is not None]
+        used, capacity = self._store.look()
+        return PoolNews(
+            len(self._up()),
+            counts["retried"],
+            counts["rehomed"],
+            counts["restarted"],
+            pending=len(self._starting()),
+            queued=self._queued,
+            broadcast_seconds=self._broadcast_seconds,
+            state_bytes=sum(host.load.state_bytes for host in self._hosts.values()),
+            device_bytes=sum(on_devices) if on_devices else None,
+            store_bytes=used,
+            store_capacity_bytes=capacity,
+        )
 
     def close(self) -> None:
         """Let all hosts go."""
