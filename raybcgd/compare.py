@@ -84,7 +84,7 @@ def variant_configs(config: Config, algorithms: Iterable[str] | None = None) -> 
     for variant in variants:
         name = variant.label or str(variant.algorithm.get("name", config.algorithm.name))
         with _of(name):
-            one = vary(config, variant)
+            one = _counting(vary(config, variant), config)
         label = variant.label or title(type(one.algorithm))
         if label in plan:
             raise ConfigError(f'compare.variants has "{label}" twice; give each a label of its own')
@@ -92,6 +92,12 @@ def variant_configs(config: Config, algorithms: Iterable[str] | None = None) -> 
     if not plan:
         raise ConfigError("compare.variants is empty; name at least one method there or with --algorithms")
     return plan
+
+
+def _counting(variant: Config, config: Config) -> Config:
+    """The same, with the comparison's target as that of its metrics."""
+    target = (config.compare or CompareConfig()).target
+    return variant.model_copy(update={"metrics": variant.metrics.model_copy(update={"target": target})})
 
 
 def _chosen(name: str, variants: tuple[Variant, ...]) -> tuple[Variant, ...]:

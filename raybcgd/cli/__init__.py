@@ -1,4 +1,4 @@
-"""The command line: `raybcgd train | resume | compare | sweep | submit | plan | data | methods`."""
+"""The command line: `raybcgd train | resume | compare | sweep | report | submit | plan | data | methods`."""
 
 from raybcgd.cli.app import app, main
 

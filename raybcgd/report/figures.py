@@ -23,8 +23,9 @@ def accuracy(new: New, runs: Sequence[Run], target: float) -> Any:
         axes.set_ylim(0, 101)
     figure.axes[0].annotate(
         f"target {100 * target:g} %",
-        (0.01, 100 * target),
+        (0.99, 100 * target),
         (0, -11),
+        ha="right",
         xycoords=("axes fraction", "data"),
         textcoords="offset points",
         fontsize=8,
@@ -118,7 +119,7 @@ def by_block(
         return None
     low, high = float(known.min()), float(known.max())
     norm = LogNorm(low, high) if log and low < high else Normalize(low, high)
-    columns = min(3, len(tables))
+    columns = min(len(tables), 3 if len(tables) > 4 else 4)
     lines = -(-len(tables) // columns)
     figure = new(_WIDTH, 0.7 + 1.9 * lines)
     panels = np.atleast_1d(figure.subplots(lines, columns, squeeze=False)).ravel()
@@ -140,7 +141,9 @@ def by_block(
         axes.set_xlabel("round")
     for axes in panels[len(tables) :]:
         axes.set_visible(False)
-    figure.colorbar(image, ax=panels.tolist(), label=label, pad=0.01)
+    scale = figure.colorbar(image, ax=panels.tolist(), label=label, pad=0.01).ax.yaxis
+    scale.set_major_formatter(lambda value, _: f"{value:g}")
+    scale.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
     panels[0].set_ylabel("block")
     return figure
 
@@ -163,6 +166,8 @@ def _block_name(k: int, blocks: int) -> str:
 
 def uploads(new: New, runs: Sequence[Run]) -> Any:
     """What all clients have uploaded of each block."""
+    from matplotlib.ticker import EngFormatter
+
     totals = {run.label: np.sum([r.upload_floats_by_block for r in run.records], axis=0) for run in runs}
     blocks = max(len(total) for total in totals.values())
     figure = new(_WIDTH, 3.0)
@@ -177,6 +182,7 @@ def uploads(new: New, runs: Sequence[Run]) -> Any:
     axes.set_xticks(range(blocks), [_block_name(k, blocks) for k in range(blocks)])
     axes.set_xlabel("block")
     axes.set_ylabel("floats uploaded")
+    axes.yaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(axis="x", visible=False)
     _legend(figure, axes)
     return figure

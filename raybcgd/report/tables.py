@@ -35,7 +35,7 @@ def summary_table(runs: Sequence[Run], target: float) -> str:
         f"floats to {goal}",
         f"bytes to {goal}",
         f"d to {goal}",
-        "fewer floats than the first",
+        f"fewer floats than {runs[0].label}",
         "time",
     ]
     costs = {run.label: run.floats[k] for run in runs if (k := run.reaches(target)) is not None}
@@ -49,7 +49,7 @@ def summary_table(runs: Sequence[Run], target: float) -> str:
     for run, cells in zip(runs, rows, strict=True):
         bold = {column for column, value in best.items() if value and _value(run, column) == value}
         if cheapest is not None and costs.get(run.label) == cheapest:
-            bold |= {6, 7, 8, 9, 10}
+            bold |= {7, 8, 9, 10}
         lines.append("".join(_cell(text, k in bold) for k, text in enumerate(cells)))
     return _table(headings, lines)
 
