@@ -10,6 +10,7 @@ import ray
 import torch
 
 from raybcgd.client.host import ClientHost, Job, Orders, Outcome
+from raybcgd.client.states import StateFolder
 from raybcgd.problem import Data, Problem
 from raybcgd.server.evaluate import Piece, Score
 
@@ -24,6 +25,8 @@ class HostPlace(NamedTuple):
     device: str
     gpus: tuple[str, ...]
     """The GPUs that Ray has given it a share of."""
+    sees_states: bool
+    """Whether the folder of the clients' states, which the coordinator has made, is there."""
 
 
 def host_device(on_accelerator: bool) -> torch.device:
@@ -41,11 +44,13 @@ class HostActor:
         torch.set_num_threads(1)
         self._gpus = tuple(ray.get_runtime_context().get_accelerator_ids().get("GPU", ()))
         self._device = host_device(bool(self._gpus))
+        self._sees_states = StateFolder(state_address).seen
         self._host = ClientHost(problem, data, state_address, self._device)
 
     def place(self) -> HostPlace:
         """Answer that the host is up, and where."""
-        return HostPlace(ray.get_runtime_context().get_node_id(), os.getpid(), str(self._device), self._gpus)
+        node = ray.get_runtime_context().get_node_id()
+        return HostPlace(node, os.getpid(), str(self._device), self._gpus, self._sees_states)
 
     def train(self, jobs: Sequence[Job], down: Mapping[str, np.ndarray], orders: Orders) -> list[Outcome]:
         """Do jobs; see `ClientHost.train`."""

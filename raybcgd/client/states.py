@@ -43,6 +43,15 @@ class StateFolder:
         self.local = isinstance(self._filesystem, fs.LocalFileSystem)
         self._made: set[str] = set()
 
+    def make(self) -> None:
+        """Make the folder, so that who does not see it knows that it is on another machine."""
+        self._filesystem.create_dir(self._root, recursive=True)
+
+    @property
+    def seen(self) -> bool:
+        """Whether this machine sees the folder; where every machine does, that need not be asked."""
+        return not self.local or self._filesystem.get_file_info(self._root).type == fs.FileType.Directory
+
     def _path(self, client: int, version: int) -> str:
         return f"{self._root}/{client % 1000:03d}/{client}-{version}.safetensors"
 

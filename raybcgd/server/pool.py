@@ -13,7 +13,8 @@ from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, Objec
 
 from raybcgd.client.actor import HostActor, HostPlace
 from raybcgd.client.host import HostLoad, Job, Orders, Outcome
-from raybcgd.errors import RunError
+from raybcgd.client.states import StateFolder
+from raybcgd.errors import ConfigError, RunError
 from raybcgd.problem import Problem
 from raybcgd.server.dealing import Deal, Times
 from raybcgd.server.evaluate import Piece, Score
@@ -50,6 +51,8 @@ class RayPool:
         self._problem, self._data, self._state_address = problem, data, state_address
         self._samples = samples
         self._config = problem.config.hosts
+        if problem.keeps_state:
+            StateFolder(state_address).make()
         nodes = _nodes()
         self._needs: HostNeeds = host_needs(self._config, nodes)
         self._wanted = host_count(self._config, self._needs, nodes, problem.cohort_size, problem.clients)
@@ -115,8 +118,6 @@ class RayPool:
         host = self._hosts[number]
         try:
             host.place = ray.get(host.ready)
-            self._failed_starts.clear()
-            return True
         except _LOST as error:
             # By slot: a node that is taken away while its hosts start takes all of them, which is one mishap.
             self._failed_starts[host.slot] += 1
@@ -124,6 +125,13 @@ class RayPool:
                 raise RunError(f"hosts cannot be started: {_cause(error)}") from None
             self._replace(number)
             return False
+        if self._problem.keeps_state and not host.place.sees_states:
+            raise ConfigError(
+                f"a host on another machine does not see {self._state_address}, where clients keep their states; set "
+                "checkpoint.address to a place that every node reaches, such as s3://bucket/path or a shared folder"
+            )
+        self._failed_starts.clear()
+        return True
 
     def _replace(self, number: int) -> list[Job]:
         """Forget a lost host, start another one, and give back the jobs that were with it."""

@@ -9,6 +9,7 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
+from raybcgd import ConfigError
 from raybcgd.client.host import Job
 from raybcgd.problem import prepare
 from raybcgd.server.evaluate import pieces
@@ -19,11 +20,22 @@ from tests.ray.conftest import start_cluster, stop_cluster
 pytestmark = pytest.mark.ray
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     started = start_cluster({"num_cpus": 3})
     yield started
     stop_cluster(started)
+
+
+def test_a_host_that_does_not_see_the_states_is_refused_at_once(cluster: Cluster, tmp_path: Path) -> None:
+    """As on the machines of a cloud when the run's folder is on the head's disk."""
+    problem, data = prepare(small(hosts={"max_count": 1}))
+    pool = RayPool(problem, ray.put(data), data.partitions[0].sizes, str(tmp_path / "states"))
+    (tmp_path / "states").rmdir()
+    pool._resize([Job(0, block=0)])
+    with pytest.raises(ConfigError, match=r"does not see .*states.* set checkpoint\.address to a place that"):
+        pool._await_host()
+    pool.close()
 
 
 def test_hosts_that_no_cohort_uses_are_given_back(cluster: Cluster, tmp_path: Path) -> None:
