@@ -259,6 +259,20 @@ def test_the_security_page_names_the_ports_that_are_let_through() -> None:
     assert "loopback" in said[8265][0]
 
 
+def test_prometheus_is_let_through_to_what_it_scrapes() -> None:
+    head, *workers = [
+        {port["name"]: port["containerPort"] for port in pod["template"]["spec"]["containers"][0]["ports"]}
+        for pod in (cluster_spec()["headGroupSpec"], *cluster_spec()["workerGroupSpecs"])
+    ]
+    open_ports = {rule["port"] for rule in kubernetes("networkpolicy")["spec"]["ingress"][2]["ports"]}
+    ray, runs = (kubernetes(f"monitoring/podmonitor-{name}")["spec"] for name in ("ray", "runs"))
+    (endpoint,) = ray["podMetricsEndpoints"]
+    assert {ports[endpoint["port"]] for ports in (head, *workers)} <= open_ports
+    (endpoint,) = runs["podMetricsEndpoints"]
+    assert endpoint["portNumber"] in open_ports & set(head.values())
+    assert f"--set metrics.port={endpoint['portNumber']}" in kubernetes("rayjob")["spec"]["entrypoint"]
+
+
 def test_no_secret_lies_in_the_files_and_none_gets_into_the_image() -> None:
     for path in [*CLUSTER.glob("*.*"), *(CLUSTER / "kubernetes").glob("*.yaml"), CLUSTER / "Dockerfile"]:
         assert not re.search(
