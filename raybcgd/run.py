@@ -24,6 +24,8 @@ from raybcgd.errors import ConfigError
 from raybcgd.experiment import Experiment, RunFolder
 from raybcgd.model.flat import FlatModel
 from raybcgd.problem import Data, Problem, prepare
+from raybcgd.record.logs import log_round
+from raybcgd.record.metrics import run_name
 from raybcgd.record.partition import partition_record
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.server.local import LocalPool
@@ -66,11 +68,13 @@ def run(
     say("reading the data")
     problem, data = prepare(config, module, dataset)
     folder = _open_folder(config, out, resume)
-    write_whole(folder.partition, partition_record(data).model_dump_json() + "\n")
+    if not folder.partition.exists():
+        write_whole(folder.partition, partition_record(data).model_dump_json() + "\n")
     with ExitStack() as stack:
         session = _session(problem, data, folder, resume, stack, say)
         say("starting the hosts")
         for record in _confirming(session.records(), config, folder):
+            log_round(record, run_name(folder.path))
             if observe is not None:
                 observe(record)
         finals = session.final()

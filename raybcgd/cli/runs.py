@@ -5,13 +5,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from raybcgd.cli.shared import ConfigFile, Interrupted, Out, Set, ends_clearly, out, say_where
+from raybcgd.cli.shared import ConfigFile, Interrupted, Log, Out, Set, display, ends_clearly, out, say_where
 from raybcgd.compare import compare as run_comparison
 from raybcgd.compare import title, variant_configs
 from raybcgd.config import Config, load_config
 from raybcgd.errors import ConfigError
 from raybcgd.experiment import RunFolder
-from raybcgd.record.progress import Display
 from raybcgd.record.report import comparison_table, run_table
 from raybcgd.run import new_folder, run
 
@@ -24,6 +23,7 @@ def train(
     resume: Annotated[
         Literal["never", "auto"], typer.Option(help="auto: go on where a run in --out or checkpoint.address stopped.")
     ] = "never",
+    log: Log = "auto",
 ) -> None:
     """Run an experiment."""
     experiment = load_config(config, settings or ())
@@ -31,26 +31,27 @@ def train(
     if resume == "auto" and out_folder is None and not elsewhere:
         raise ConfigError("--resume auto needs the run's folder; give --out, or set checkpoint.address")
     folder = out_folder or new_folder(experiment.algorithm.name)
-    _run(experiment, folder, resume=resume == "auto" and (elsewhere or RunFolder(folder).config.exists()))
+    _run(experiment, folder, resume=resume == "auto" and (elsewhere or RunFolder(folder).config.exists()), shown=log)
 
 
 @ends_clearly
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")],
     settings: Set = None,
+    log: Log = "auto",
 ) -> None:
     """Go on with a run from its last checkpoint, possibly with more rounds or on other hosts."""
     if not RunFolder(folder).config.exists():
         raise ConfigError(
             f"{folder} holds no run (no config.toml); give the folder of one, or start with raybcgd train"
         )
-    _run(load_config(RunFolder(folder).config, settings or ()), folder, resume=True)
+    _run(load_config(RunFolder(folder).config, settings or ()), folder, resume=True, shown=log)
 
 
-def _run(config: Config, folder: Path, resume: bool) -> None:
+def _run(config: Config, folder: Path, resume: bool, shown: Literal["auto", "json"]) -> None:
     say_where(folder)
     try:
-        with Display(out).run(title(type(config.algorithm)), config.rounds) as watcher:
+        with display(shown).run(title(type(config.algorithm)), config.rounds) as watcher:
             result = run(config, out=folder, resume=resume, observe=watcher.observe, announce=watcher.announce)
     except KeyboardInterrupt:
         raise Interrupted(_where_it_stopped(folder)) from None
@@ -73,11 +74,12 @@ def compare(
     ] = None,
     settings: Set = None,
     out_folder: Out = None,
+    log: Log = "auto",
 ) -> None:
     """Run several methods on the same data and seed; write a table and a plot of accuracy against uploaded floats."""
     experiment = load_config(config, settings or ())
     names = algorithms.split(",") if algorithms is not None else None
-    result = run_comparison(experiment, algorithms=names, out=out_folder, display=Display(out))
+    result = run_comparison(experiment, algorithms=names, out=out_folder, display=display(log))
     out.print(comparison_table(result.standings, result.target))
     out.print(f"plot and tables: {result.folder}/comparison.png, .md, .json", highlight=False, soft_wrap=True)
 

@@ -4,12 +4,14 @@ import functools
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, NoReturn, ParamSpec
+from typing import Annotated, Literal, NoReturn, ParamSpec
 
 import typer
 from rich.console import Console
 
 from raybcgd.errors import ConfigError, RunError
+from raybcgd.record.logs import log_as_json
+from raybcgd.record.progress import Display
 from raybcgd.run import in_job
 
 P = ParamSpec("P")
@@ -24,6 +26,11 @@ Set = Annotated[
 ]
 Out = Annotated[
     Path | None, typer.Option("--out", help="The folder for the files; a new one under runs/ unless given.")
+]
+
+Log = Annotated[
+    Literal["auto", "json"],
+    typer.Option("--log", help="json: rounds and warnings as JSON lines on standard error, in place of the progress."),
 ]
 
 INTERRUPTED = 130
@@ -51,6 +58,14 @@ def ends_clearly(command: Callable[P, None]) -> Callable[P, None]:
             _end("interrupted", INTERRUPTED)
 
     return guarded
+
+
+def display(log: Literal["auto", "json"]) -> Display:
+    """How runs are shown: a bar on a terminal, a line a round in a job, or structured records."""
+    if log == "auto":
+        return Display(out)
+    log_as_json()
+    return Display()
 
 
 def say_where(folder: Path) -> None:

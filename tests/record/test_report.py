@@ -35,6 +35,7 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND",
     "--enable-logging=stderr",
     "--dump-dom",
 ]
@@ -75,7 +76,6 @@ def browse(page: Path, folder: Path) -> Seen:
         [
             CHROMIUM,
             *FLAGS,
-            "--host-resolver-rules=MAP * ~NOTFOUND",
             f"--user-data-dir={folder / 'profile'}",
             f"--log-net-log={log}",
             page.absolute().as_uri(),
