@@ -188,8 +188,8 @@ class RayPool:
         """Have all jobs done on the hosts and yield outcomes as they come."""
         self._cancel_leftovers()
         self._resize(jobs)
-        end = None if deadline is None else time.monotonic() + deadline
         self._await_host()
+        end = None if deadline is None else time.monotonic() + deadline  # clients are not late for want of a node
         began = time.perf_counter()
         down_ref = ray.put(dict(down))
         self._broadcast_seconds = time.perf_counter() - began

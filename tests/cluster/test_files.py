@@ -201,6 +201,14 @@ def test_versions_are_those_of_constraints_and_of_the_package() -> None:
     assert "--constraint" in texts[CLUSTER / "Dockerfile"]
 
 
+@pytest.mark.parametrize("name", RAY_UP)
+def test_what_is_sent_to_the_nodes_can_be_installed(name: str) -> None:
+    sent = {local for remote, local in ray_up(name)["file_mounts"].items() if remote.startswith("~/raybcgd/")}
+    assert all((ROOT / local).exists() for local in sent)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert sent == {"raybcgd", "constraints.txt", "pyproject.toml", project["readme"], *project["license-files"]}
+
+
 # Closed
 
 
