@@ -1,0 +1,55 @@
+"""`raybcgd submit` without a cluster: what it sends, and what it refuses."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from raybcgd.cli import app
+from raybcgd.submit import _entrypoint
+from tests.conftest import small
+
+NOBODY = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(small(engine="ray").to_toml())
+    return path
+
+
+def submit(config: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["submit", str(config), "--address", NOBODY, *arguments])
+
+
+def test_an_address_at_which_nobody_answers(config: Path) -> None:
+    done = submit(config)
+    assert done.exit_code == 2
+    assert done.output.startswith(f"error: --address {NOBODY}: no Ray cluster answers there"), done.output
+    assert done.output.count("\n") == 1
+
+
+def test_resume_needs_a_place(config: Path) -> None:
+    done = submit(config, "--resume", "auto")
+    assert done.exit_code == 2
+    assert "give --out, or set checkpoint.address" in done.output
+
+
+def test_the_config_travels_in_the_working_directory(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    done = submit(config, "--working-dir", str(tmp_path / "other"))
+    assert done.exit_code == 2
+    assert "is not in --working-dir" in done.output
+
+
+def test_words_reach_the_node_as_they_were_given() -> None:
+    line = _entrypoint("my config.toml", ["algorithm.name='a b'", "seed=1; rm -r x"], "~/runs/it's", resume=True)
+    words = shlex.split(line)
+    assert words[:4] == ["python", "-m", "raybcgd", "train"]
+    assert words[4:] == [
+        "my config.toml",
+        *("--set", "algorithm.name='a b'", "--set", "seed=1; rm -r x"),
+        *("--out", "$HOME/runs/it's", "--resume", "auto"),
+    ]
