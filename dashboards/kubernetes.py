@@ -34,7 +34,7 @@ def objects(pages: dict[str, str], alerts: Path) -> dict[str, str]:
     monitor = {
         "selector": {"matchLabels": {"ray.io/node-type": "head"}},
         "podMetricsEndpoints": [
-            {"portNumber": 9464, "interval": "5s", "relabelings": [{"targetLabel": "job", "replacement": "raybcgd"}]},
+            {"port": "runs", "interval": "5s", "relabelings": [{"targetLabel": "job", "replacement": "raybcgd"}]},
         ],
     }
     workers = {

@@ -42,8 +42,9 @@ class Endpoint:
 
     def __init__(self, registry: CollectorRegistry, host: str, port: int, file: Path) -> None:
         self._file = file
+        self._read = threading.Event()
         try:
-            self._server = ThreadingHTTPServer((host, port), MetricsHandler.factory(registry))
+            self._server = ThreadingHTTPServer((host, port), _handler(registry, self._read))
         except OSError as error:
             raise ConfigError(
                 f"metrics.host = {host!r}, metrics.port = {port}: cannot listen there ({error.strerror}); use port 0 "
@@ -60,6 +61,12 @@ class Endpoint:
         take_back(self._file)
         # The server looks up only twice a second, which a run's end need not wait for.
         threading.Thread(target=self._end, name="metrics-end", daemon=True).start()
+
+    def linger(self, seconds: float) -> None:
+        """Wait until whoever has been reading has read once more, or for so long; not at all if nobody has."""
+        if self._read.is_set():
+            self._read.clear()
+            self._read.wait(seconds)
 
     def _end(self) -> None:
         self._server.shutdown()
@@ -80,6 +87,17 @@ class Endpoint:
                 error.strerror,
                 self.address,
             )
+
+
+def _handler(registry: CollectorRegistry, read: threading.Event) -> type[MetricsHandler]:
+    """Answers with the metrics, and notes that somebody has read them."""
+
+    class Handler(MetricsHandler.factory(registry)):  # type: ignore[misc]
+        def do_GET(self) -> None:
+            super().do_GET()
+            read.set()
+
+    return Handler
 
 
 def reachable(host: str) -> str:

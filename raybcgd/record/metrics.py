@@ -28,8 +28,8 @@ class MetricsConfig(Section):
     discovery: str | None = None
     """The folder in which Prometheus looks for runs; `raybcgd/discovery` in the system's folder for temporary files
     unless given, where the shipped prometheus.yml looks too."""
-    linger_seconds: Annotated[float, Field(ge=0)] = 0.0
-    """Stay for so long after the last round, so that Prometheus sees it too; its scrape interval is enough."""
+    linger_seconds: Annotated[float, Field(ge=0)] = 15.0
+    """Where Prometheus has been reading, wait at most so long after the last round until it has read that too."""
     target: Annotated[float, Field(gt=0, le=1)] = 0.9
     """The accuracy to which uploads are counted; a comparison sets its own."""
 
@@ -284,9 +284,9 @@ def exporting(config: MetricsConfig, labels: RunLabels, plan: RunPlan) -> Iterat
         return
     exporter = Exporter(labels, config, plan)
     file = discovery_file(config.discovery, labels.run)
-    with Endpoint(exporter.registry, config.host, config.port, file):
+    with Endpoint(exporter.registry, config.host, config.port, file) as endpoint:
         yield exporter
-        time.sleep(config.linger_seconds)
+        endpoint.linger(config.linger_seconds)
 
 
 def withdraw(config: MetricsConfig, folder: Path) -> None:

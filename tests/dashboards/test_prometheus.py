@@ -2,12 +2,8 @@
 
 import json
 import shutil
-import socket
-import subprocess
 import time
-import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +21,13 @@ from raybcgd.record.rounds import RoundRecord
 from raybcgd.run import run
 from raybcgd.server.local import LocalPool
 from tests.conftest import small
+from tests.dashboards.server import Prometheus, until
 
 pytestmark = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="prometheus (Debian's package) is not installed"
 )
 
 ROUNDS = 5
-VARIABLES = {"$run": ".*", "$algorithm": ".*", "$__rate_interval": "30s"}
 FROM_RAY = {
     "ray_resources": {"Name": "GPU", "State": "USED"},
     "ray_node_gpus_utilization": {"GpuIndex": "0"},
@@ -44,71 +40,6 @@ FROM_RAY = {
     "autoscaler_recently_failed_nodes": {},
 }
 """What a Ray cluster of GPUs exports, which this machine has not."""
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-class Prometheus:
-    """A server with our config, on a free loopback port."""
-
-    def __init__(self, folder: Path) -> None:
-        self.discovery, self.ray = folder / "discovery", folder / "ray.json"
-        config = (ROOT / "cluster/monitoring/prometheus.yml").read_text()
-        # Only where to look and how often differ from what is shipped.
-        for shipped, here in {
-            "/tmp/raybcgd/discovery": str(self.discovery),
-            "/tmp/ray/prom_metrics_service_discovery.json": str(self.ray),
-            "scrape_interval: 5s": "scrape_interval: 500ms",
-            "evaluation_interval: 15s": "evaluation_interval: 1s",
-            "refresh_interval: 5s": "refresh_interval: 1s",
-            "refresh_interval: 30s": "refresh_interval: 1s",
-        }.items():
-            assert shipped in config
-            config = config.replace(shipped, here)
-        (folder / "prometheus.yml").write_text(config)
-        shutil.copy(ROOT / "cluster/monitoring/alerts.yml", folder)
-        self.address = f"127.0.0.1:{free_port()}"
-        self._log = (folder / "prometheus.log").open("w")
-        self.process = subprocess.Popen(
-            [
-                "prometheus",
-                "--config.file=prometheus.yml",
-                "--storage.tsdb.path=data",
-                f"--web.listen-address={self.address}",
-            ],
-            cwd=folder,
-            stdout=self._log,
-            stderr=self._log,
-        )
-
-    def get(self, path: str, **parameters: str) -> Any:
-        url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            return json.load(answer)["data"]
-
-    def query(self, expr: str) -> list[dict[str, Any]]:
-        for name, value in VARIABLES.items():
-            expr = expr.replace(name, value)
-        found: list[dict[str, Any]] = self.get("query", query=expr)["result"]
-        return found
-
-    def values(self, metric: str, by: str | None = None) -> Any:
-        """The metric of the job: one number, or one by a label."""
-        found = {
-            s["metric"].get(by or "", ""): float(s["value"][1])
-            for s in self.query(f'raybcgd_{metric}{{dataset="digits"}}')
-        }
-        return found if by else found.get("")
-
-    def close(self) -> None:
-        self.process.terminate()
-        self.process.wait(timeout=20)
-        self._log.close()
 
 
 @pytest.fixture(scope="module")
@@ -139,9 +70,9 @@ def seen(prometheus: Prometheus, tmp_path_factory: pytest.TempPathFactory) -> It
         with _on_gpus(prometheus, [next(records)]):
             for _ in range(ROUNDS - 1):
                 next(records)
-            _until(lambda: prometheus.values("round") == ROUNDS - 1)
-            _until(lambda: prometheus.query("raybcgd_device_memory_bytes"))
-            _until(lambda: prometheus.query("ray_resources"))
+            until(lambda: prometheus.values("round") == ROUNDS - 1)
+            until(lambda: prometheus.query("raybcgd_device_memory_bytes"))
+            until(lambda: prometheus.query("ray_resources"))
             time.sleep(1.2)  # what is a rate needs another scrape
             yield folder
         assert next(records, None) is None
@@ -166,18 +97,6 @@ def _on_gpus(prometheus: Prometheus, records: list[RoundRecord]) -> Endpoint:
     return Endpoint(exporter.registry, "127.0.0.1", 0, discovery_file(str(prometheus.discovery), "gpus"))
 
 
-def _until(true: Callable[[], Any], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            if true():
-                return
-        except OSError:  # it is not up yet
-            pass
-        assert time.monotonic() < deadline, "Prometheus has not seen it"
-        time.sleep(0.1)
-
-
 def test_every_expression_of_every_panel_returns_data(prometheus: Prometheus, seen: Path) -> None:
     empty = [shown for shown in expressions() if not prometheus.query(shown.expr)]
     assert not empty
@@ -186,7 +105,7 @@ def test_every_expression_of_every_panel_returns_data(prometheus: Prometheus, se
 def test_every_alert_is_loaded_and_healthy_and_none_fires(prometheus: Prometheus, seen: Path) -> None:
     shipped = yaml.safe_load((ROOT / "cluster/monitoring/alerts.yml").read_text())["groups"]
     names = [rule["alert"] for group in shipped for rule in group["rules"]]
-    _until(lambda: all(rule["health"] == "ok" for rule in _rules(prometheus)))
+    until(lambda: all(rule["health"] == "ok" for rule in _rules(prometheus)))
     assert [rule["name"] for rule in _rules(prometheus)] == names
     for group in shipped:
         for rule in group["rules"]:

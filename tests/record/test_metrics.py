@@ -158,6 +158,21 @@ def test_it_listens_on_loopback_and_announces_itself_while_it_does(tmp_path: Pat
     assert not file.exists()
 
 
+def test_it_waits_for_a_reader_to_see_the_last_round_and_for_nobody_else(tmp_path: Path) -> None:
+    with Endpoint(exporter().registry, "127.0.0.1", 0, tmp_path / "x.json") as endpoint:
+        began = time.perf_counter()
+        endpoint.linger(30)
+        assert time.perf_counter() - began < 1
+        _scrape(tmp_path)
+        endpoint.linger(0.2)  # the reader does not come back
+        assert 0.2 <= time.perf_counter() - began < 5
+        _scrape(tmp_path)
+        threading.Timer(0.2, _scrape, [tmp_path]).start()
+        began = time.perf_counter()
+        endpoint.linger(30)
+        assert 0.1 < time.perf_counter() - began < 10
+
+
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -210,7 +225,7 @@ def test_the_endpoint_answers_during_a_round_within_50_ms(tmp_path: Path) -> Non
     thread = threading.Thread(target=scrape)
     thread.start()
     try:
-        run(small(rounds=12, metrics={"discovery": str(discovery), "linger_seconds": 0.1}), out=tmp_path / "run")
+        run(small(rounds=12, metrics={"discovery": str(discovery)}), out=tmp_path / "run")
     finally:
         done.set()
         thread.join()

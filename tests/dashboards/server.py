@@ -1,0 +1,95 @@
+"""A real Prometheus server for the tests, with the config that we ship."""
+
+import json
+import shutil
+import socket
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dashboards.build import ROOT
+
+VARIABLES = {"$run": ".*", "$algorithm": ".*", "$__rate_interval": "30s"}
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Prometheus:
+    """A server with our config, on a free loopback port."""
+
+    def __init__(self, folder: Path) -> None:
+        self.discovery, self.ray = folder / "discovery", folder / "ray/prom_metrics_service_discovery.json"
+        config = (ROOT / "cluster/monitoring/prometheus.yml").read_text()
+        # Only where to look and how often differ from what is shipped.
+        for shipped, here in {
+            "/tmp/raybcgd/discovery": str(self.discovery),
+            "/tmp/ray/session_latest": str(folder / "ray" / "session_latest"),
+            "/tmp/ray/": f"{folder}/ray/",
+            "scrape_interval: 5s": "scrape_interval: 500ms",
+            "evaluation_interval: 15s": "evaluation_interval: 1s",
+            "refresh_interval: 5s": "refresh_interval: 1s",
+            "refresh_interval: 30s": "refresh_interval: 1s",
+        }.items():
+            assert shipped in config
+            config = config.replace(shipped, here)
+        (folder / "prometheus.yml").write_text(config)
+        shutil.copy(ROOT / "cluster/monitoring/alerts.yml", folder)
+        self.address = f"127.0.0.1:{free_port()}"
+        self._log = (folder / "prometheus.log").open("w")
+        self.process = subprocess.Popen(
+            [
+                "prometheus",
+                "--config.file=prometheus.yml",
+                "--storage.tsdb.path=data",
+                f"--web.listen-address={self.address}",
+            ],
+            cwd=folder,
+            stdout=self._log,
+            stderr=self._log,
+        )
+
+    def get(self, path: str, **parameters: str) -> Any:
+        url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return json.load(answer)["data"]
+
+    def query(self, expr: str) -> list[dict[str, Any]]:
+        for name, value in VARIABLES.items():
+            expr = expr.replace(name, value)
+        found: list[dict[str, Any]] = self.get("query", query=expr)["result"]
+        return found
+
+    def values(self, metric: str, by: str | None = None) -> Any:
+        """The metric of the job: one number, or one by a label."""
+        found = {
+            s["metric"].get(by or "", ""): float(s["value"][1])
+            for s in self.query(f'raybcgd_{metric}{{dataset="digits"}}')
+        }
+        return found if by else found.get("")
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait(timeout=20)
+        self._log.close()
+
+
+def until(true: Callable[[], Any], seconds: float = 20) -> None:
+    """Wait for something that Prometheus will see soon."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            if true():
+                return
+        except OSError:  # it is not up yet
+            pass
+        assert time.monotonic() < deadline, "Prometheus has not seen it"
+        time.sleep(0.1)

@@ -1,0 +1,62 @@
+"""A job on a real Ray cluster with logical GPUs, as the shipped Prometheus config sees both."""
+
+import functools
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from raybcgd.record.rounds import RoundRecord
+from raybcgd.run import run
+from tests.conftest import small
+from tests.dashboards.server import Prometheus, until
+from tests.ray.heads import Head, head
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus (Debian's package) is not installed"),
+]
+
+
+ROUNDS = 12
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Head]:
+    with head("--num-cpus=2", "--num-gpus=2") as started:
+        yield started
+
+
+def test_prometheus_finds_the_run_and_rays_nodes(cluster: Head, tmp_path: Path) -> None:
+    (tmp_path / "ray").symlink_to(cluster.home / "ray")  # where the config looks
+    server = Prometheus(tmp_path)
+    seen: dict[str, float | None] = {}
+
+    def look(record: RoundRecord) -> None:
+        if record.round == ROUNDS - 1:
+            until(lambda: server.values("round") == ROUNDS - 1, 10)
+            for name in ("uploaded_floats_total", "hosts", "object_store_capacity_bytes", "object_store_bytes"):
+                seen[name] = server.values(name)
+
+    hosts = {"address": cluster.address, "device": "cpu", "count": 1}
+    metrics = {"discovery": str(server.discovery)}
+    try:
+        result = run(
+            small(rounds=ROUNDS, local={"epochs": 20}, engine="ray", hosts=hosts, metrics=metrics),
+            out=tmp_path / "run",
+            observe=look,
+        )
+        # Ray's own arrive every ten seconds.
+        for metric in ('ray_resources{Name="GPU"}', "ray_node_cpu_utilization", "ray_node_mem_used / ray_node_mem_total"):
+            until(functools.partial(server.query, metric), 60)
+    finally:
+        server.close()
+    log = [json.loads(line) for line in (tmp_path / "run/rounds.jsonl").read_text().splitlines()]
+    assert seen["uploaded_floats_total"] == sum(line["upload_floats"] for line in log)
+    assert seen["hosts"] == 1
+    assert seen["object_store_capacity_bytes"] == log[-1]["object_store_capacity_bytes"] > 0
+    assert seen["object_store_bytes"] == log[-1]["object_store_bytes"]
+    assert len(result.records) == ROUNDS
+    assert not list(server.discovery.iterdir())
