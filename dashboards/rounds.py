@@ -12,7 +12,9 @@ def _quantile(share: float, metric: str) -> str:
 def rounds() -> Dashboard:
     """How learning goes."""
     now = (
-        number("Round", "Rounds done, of the rounds planned below.", "none", Query(f"{ours('round')} + 1")),
+        number(
+            "Round", "Rounds done, of those planned, which stand beside this.", "none", Query(f"{ours('round')} + 1")
+        ),
         number("Rounds planned", "From the config.", "none", Query(ours("planned_rounds"))),
         number(
             "Accuracy",

@@ -41,7 +41,7 @@ class Endpoint:
     """
 
     def __init__(self, registry: CollectorRegistry, host: str, port: int, file: Path) -> None:
-        self._file = file
+        self._file, self._fixed = file, port != 0
         self._read = threading.Event()
         try:
             self._server = ThreadingHTTPServer((host, port), _handler(registry, self._read))
@@ -59,8 +59,12 @@ class Endpoint:
 
     def __exit__(self, *_: object) -> None:
         take_back(self._file)
-        # The server looks up only twice a second, which a run's end need not wait for.
-        threading.Thread(target=self._end, name="metrics-end", daemon=True).start()
+        # The server looks up only twice a second, which a run's end need not wait for, unless the next run wants the
+        # same port.
+        end = threading.Thread(target=self._end, name="metrics-end", daemon=True)
+        end.start()
+        if self._fixed:
+            end.join()
 
     def linger(self, seconds: float) -> None:
         """Wait until whoever has been reading has read once more, or for so long; not at all if nobody has."""

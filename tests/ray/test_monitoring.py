@@ -49,8 +49,8 @@ def test_prometheus_finds_the_run_and_rays_nodes(cluster: Head, tmp_path: Path) 
             observe=look,
         )
         # Ray's own arrive every ten seconds.
-        for metric in ('ray_resources{Name="GPU"}', "ray_node_cpu_utilization", "ray_node_mem_used / ray_node_mem_total"):
-            until(functools.partial(server.query, metric), 60)
+        for expr in ('ray_resources{Name="GPU"}', "ray_node_cpu_utilization", "ray_node_mem_used / ray_node_mem_total"):
+            until(functools.partial(server.query, expr), 60)
     finally:
         server.close()
     log = [json.loads(line) for line in (tmp_path / "run/rounds.jsonl").read_text().splitlines()]

@@ -180,6 +180,14 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
             Endpoint(CollectorRegistry(), "127.0.0.1", port, tmp_path / "x.json")
 
 
+def test_runs_one_after_another_can_have_the_same_port(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    for _ in range(3):
+        with Endpoint(exporter().registry, "127.0.0.1", port, tmp_path / "x.json"):
+            assert "raybcgd_planned_rounds" in _scrape(tmp_path)
+
+
 def test_a_discovery_folder_that_cannot_be_written_ends_no_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
