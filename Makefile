@@ -22,11 +22,11 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## Compare FedAvg, FedAvgM, FedBCGD and FedBCGD+ on the embedded digits.
 	$(BIN)/raybcgd compare jobs/configs/demo.toml --out $(OUT)
 
-test: $(READY)  ## Run the tests, all but the slow ones.
-	$(BIN)/python -m pytest -m "not slow"
+test: fast  ## Run the tests, all but the slow ones.
+	$(BIN)/python -m pytest -m "ray and not slow"
 
-test-all: $(READY)  ## Run every test.
-	$(BIN)/python -m pytest
+test-all: fast  ## Run every test.
+	$(BIN)/python -m pytest -m "ray or slow"
 
 check: lint types fast  ## Lint, types and the tests that need no Ray: what to run before a commit.
 
@@ -37,8 +37,8 @@ lint: $(READY)  ## Check style and format.
 types: $(READY)  ## Check types.
 	$(BIN)/mypy
 
-fast: $(READY)
-	$(BIN)/python -m pytest -q -m "not slow and not ray"
+fast: $(READY)  ## Run the tests that need no Ray, two at a time.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not ray"
 
 format: $(READY)  ## Put the code in its format.
 	$(BIN)/ruff check --fix .
