@@ -10,7 +10,7 @@ from tests.conftest import small
 def main() -> None:
     """Run, or go on with, the experiment in a folder."""
     folder, rounds, engine = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    config = small(rounds=rounds, engine=engine, local={"epochs": 20}, checkpoint={"every": 2})
+    config = small(rounds=rounds, engine=engine, local={"epochs": 8}, checkpoint={"every": 2})
     result = run(config, out=folder, resume=folder.exists())
     print(result.summary["sha256"])
 

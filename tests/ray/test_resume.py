@@ -57,7 +57,7 @@ def killed_and_resumed(folder: Path, engine: str, kills: int, seed: int) -> tupl
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    config = small(rounds=ROUNDS, local={"epochs": 20}, checkpoint={"every": 2})
+    config = small(rounds=ROUNDS, local={"epochs": 8}, checkpoint={"every": 2})
     return str(run(config, out=tmp_path_factory.mktemp("undisturbed") / "run").summary["sha256"])
 
 
