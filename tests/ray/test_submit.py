@@ -116,3 +116,24 @@ def test_the_jobs_folder_works_with_ray_job_submit(cluster: Head, tmp_path: Path
     (new,) = set(cluster.runs()) - before
     assert (new / "summary.json").exists()
     assert [job["driver_exit_code"] for job in jobs(cluster) if "bad.toml" in job["entrypoint"]] == [2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "arguments", "file"),
+    [
+        ("compare.py", ["--algorithms", "fedavg,fedbcgd"], "comparison.json"),
+        ("sweep.py", ["--grid", "algorithm.lr=0.03,0.1"], "best.toml"),
+    ],
+)
+def test_comparisons_and_sweeps_are_jobs_too(
+    cluster: Head, config: Path, script: str, arguments: list[str], file: str
+) -> None:
+    before = set(cluster.runs())
+    command = [str(BIN / "ray"), "job", "submit", "--address", cluster.dashboard, "--working-dir", str(ROOT), "--"]
+    command += ["python", f"jobs/{script}", str(config), *arguments]
+    done = subprocess.run(command, env=cluster.env, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (new,) = set(cluster.runs()) - before
+    assert (new / file).exists()
+    assert str(new) in done.stdout  # where to look is said
