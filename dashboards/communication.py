@@ -61,12 +61,7 @@ def communication() -> Dashboard:
             "percentunit",
             Query(f"{ours('uploaded_model_sizes_total')} / ({ours('round')} + 1)"),
             steps=(Step(1, "orange"),),
-        ),
-        graph(
-            "Accuracy for an upload",
-            "Accuracy over the upload of a sampled client so far, in d: which method is ahead for its traffic.",
-            "none",
-            Query(f"{ours('accuracy_ratio')} / {ours('uploaded_model_sizes_total')}"),
+            span=16,
         ),
     )
     blocks = (
