@@ -277,8 +277,9 @@ def test_prometheus_is_let_through_to_what_it_scrapes() -> None:
     (endpoint,) = ray["podMetricsEndpoints"]
     assert {ports[endpoint["port"]] for ports in (head, *workers)} <= open_ports
     (endpoint,) = runs["podMetricsEndpoints"]
-    assert endpoint["portNumber"] in open_ports & set(head.values())
-    assert f"--set metrics.port={endpoint['portNumber']}" in kubernetes("rayjob")["spec"]["entrypoint"]
+    port = head[endpoint["port"]]
+    assert port in open_ports
+    assert f"--set metrics.port={port}" in kubernetes("rayjob")["spec"]["entrypoint"]
 
 
 def test_no_secret_lies_in_the_files_and_none_gets_into_the_image() -> None:

@@ -260,7 +260,7 @@ def test_a_scrape_never_blocks_a_round(records: tuple[RoundRecord, ...], tmp_pat
 
 def test_the_exporter_costs_less_than_a_hundredth_of_a_round(tmp_path: Path) -> None:
     """Medians of one run: the time a round takes, and what observing it adds. Two runs differ by more than that."""
-    problem, data = prepare(small(rounds=30, metrics={"enabled": False}))
+    problem, data = prepare(small(rounds=30, local={"epochs": 8}, metrics={"enabled": False}))
     experiment = Experiment(problem, data, RunFolder(_made(tmp_path / "run")), resume=False)
     pool, watched = LocalPool(problem, data, experiment.state_address), exporter()
     costs, rounds = [], []
