@@ -101,6 +101,7 @@ def test_nodes_come_for_pending_hosts_and_leave_when_the_run_has_ended(
     print(f"idle nodes had left {time.monotonic() - idle:.1f} s after the run (their timeout is 6 s)")
 
 
+@pytest.mark.slow
 def test_a_node_that_is_taken_away_in_a_round_costs_only_its_work(cluster: Head, out: Path, expected: str) -> None:
     killed: list[int] = []
 

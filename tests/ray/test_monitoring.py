@@ -29,6 +29,7 @@ def cluster() -> Iterator[Head]:
         yield started
 
 
+@pytest.mark.slow
 def test_prometheus_finds_the_run_and_rays_nodes(cluster: Head, tmp_path: Path) -> None:
     (tmp_path / "ray").symlink_to(cluster.home / "ray")  # where the config looks
     server = Prometheus(tmp_path)
@@ -44,7 +45,7 @@ def test_prometheus_finds_the_run_and_rays_nodes(cluster: Head, tmp_path: Path) 
     metrics = {"discovery": str(server.discovery)}
     try:
         result = run(
-            small(rounds=ROUNDS, local={"epochs": 20}, engine="ray", hosts=hosts, metrics=metrics),
+            small(rounds=ROUNDS, local={"epochs": 120}, engine="ray", hosts=hosts, metrics=metrics),
             out=tmp_path / "run",
             observe=look,
         )

@@ -27,6 +27,7 @@ def gpu_cluster() -> Iterator[Cluster]:
     stop_cluster(cluster)
 
 
+@pytest.mark.slow
 def test_four_hosts_on_each_of_four_gpus(gpu_cluster: Cluster, out: Path) -> None:
     places: list[HostPlace] = []
     asked: list[dict[str, float]] = []

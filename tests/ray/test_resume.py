@@ -40,7 +40,7 @@ def kill_when_started(process: subprocess.Popen[str], folder: Path, rng: random.
     children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    psutil.wait_procs(children, timeout=60)
+    psutil.wait_procs(children, timeout=5)
     return True
 
 

@@ -85,6 +85,7 @@ def test_control_variates_larger_than_the_budget(two_cpus: Cluster, tmp_path: Pa
     assert bounded.summary["sha256"] == unbounded.summary["sha256"]
 
 
+@pytest.mark.slow
 def test_nodes_that_join_are_used_and_nodes_that_leave_are_not_missed(out: Path, tmp_path: Path) -> None:
     tables = {"rounds": 60, "local": {"epochs": 30}}
     expected = run(small(**tables), out=tmp_path / "local").summary["sha256"]
@@ -109,6 +110,7 @@ def test_nodes_that_join_are_used_and_nodes_that_leave_are_not_missed(out: Path,
     assert result.summary["sha256"] == expected
 
 
+@pytest.mark.slow
 def test_one_actor_a_client(out: Path, tmp_path: Path) -> None:
     tables = {"data": {"partition": {"kind": "iid", "clients": 6}}, "cohort": {"clients_per_block": 1}}
     expected = run(small(**tables), out=tmp_path / "local").summary["sha256"]

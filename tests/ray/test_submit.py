@@ -96,6 +96,7 @@ def test_without_the_token_nothing_is_accepted(cluster: Head, config: Path) -> N
         urllib.request.urlopen(f"{cluster.dashboard}/api/jobs/", timeout=30)
 
 
+@pytest.mark.slow
 def test_the_jobs_folder_works_with_ray_job_submit(cluster: Head, tmp_path: Path) -> None:
     """The scripts as the README submits them, with the repository as working directory; a misspelled config fails."""
     for name, text in (("good.toml", small(engine="ray").to_toml()), ("bad.toml", "rouns = 3\n")):

@@ -23,6 +23,7 @@ def cluster() -> Iterator[Head]:
         yield started
 
 
+@pytest.mark.slow
 def test_two_jobs_do_not_disturb_each_other(cluster: Head, tmp_path: Path) -> None:
     config = tmp_path / "small.toml"
     config.write_text(small(**TABLES, engine="ray", hosts={"max_count": 2}).to_toml())
