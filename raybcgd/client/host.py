@@ -22,6 +22,9 @@ from raybcgd.randomness import seed_of, stream
 from raybcgd.server.evaluate import Piece, Score
 from raybcgd.wire.upload import put, take
 
+_UNUSED = stream(0)
+"""For codecs that draw nothing: making a generator for every upload would take longer than encoding a small one."""
+
 
 class Job(NamedTuple):
     """One client's work in a round."""
@@ -177,8 +180,8 @@ class ClientHost:
     def _shard(self, client: int, orders: Orders) -> Shard:
         problem, dataset = self._problem, self._data.dataset
         rows = torch.from_numpy(self._data.partitions[orders.phase].client(client))
-        inputs = self._train_inputs[rows].to(self._device)
-        targets = self._train_targets[rows].to(self._device)
+        inputs = self._train_inputs.index_select(0, rows).to(self._device)
+        targets = self._train_targets.index_select(0, rows).to(self._device)
         rng = stream(problem.config.seed, "batches", client, orders.round_index)
         plan = schedule(len(rows), problem.config.local, self._algorithm.fixed_batches, rng)
         augment = problem.config.data.augment
@@ -217,7 +220,8 @@ class ClientHost:
     ) -> tuple[np.ndarray, StateRef]:
         """Encode an upload, and settle the client's state with what the server will have understood."""
         wire = self._wire
-        rng = stream(self._problem.config.seed, "codec", job.client, orders.round_index)
+        codec = self._problem.config.wire
+        rng = stream(self._problem.config.seed, "codec", job.client, orders.round_index) if codec.draws else _UNUSED
         values = wire.add_errors(wire.select(upload, job.block), state, job.block)
         payload = wire.encode(values, rng)
         if self._states is None:

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 def discovery_file(folder: str | None, run: str) -> Path:
     """Where a run is announced: one file a run, which a resumed run takes over."""
-    where = Path(folder) if folder is not None else Path(tempfile.gettempdir()) / "raybcgd" / "discovery"
+    where = Path(folder) if folder is not None else Path(tempfile.gettempdir()) / "raybcgd-discovery"
     stem = re.sub(r"[^A-Za-z0-9_.]+", "-", run).strip("-.") or "run"
     return where / f"{stem}-{hashlib.sha256(run.encode()).hexdigest()[:8]}.json"
 

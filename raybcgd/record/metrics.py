@@ -26,7 +26,7 @@ class MetricsConfig(Section):
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """0 takes a free one, which Prometheus finds by the discovery folder."""
     discovery: str | None = None
-    """The folder in which Prometheus looks for runs; `raybcgd/discovery` in the system's folder for temporary files
+    """The folder in which Prometheus looks for runs; `raybcgd-discovery` in the system's folder for temporary files
     unless given, where the shipped prometheus.yml looks too."""
     linger_seconds: Annotated[float, Field(ge=0)] = 15.0
     """Where Prometheus has been reading, wait at most so long after the last round until it has read that too."""

@@ -1,6 +1,6 @@
 """Upload codecs: how the values of a declared field become bytes. `[wire] codec` names one."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ class Codec(Section):
 
     codec: str
     """What `[wire] codec` says in a config."""
+
+    draws: ClassVar[bool] = False
+    """Whether encoding draws random numbers."""
 
     @property
     def remembers(self) -> bool:

@@ -1,6 +1,6 @@
 """QSGD (Alistarh et al., NeurIPS 2017): values rounded at random to a few levels of their bucket's norm, unbiased."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ class QSGD(Codec):
     """
 
     codec: Literal["qsgd"] = "qsgd"
+    draws: ClassVar[bool] = True
     levels: Annotated[int, Field(ge=1, le=2**15)] = 127
     """s, the levels of a magnitude between 0 and the norm; 127 is 8 bits a value, 7 is 4, 1 is 2."""
     bucket: Annotated[int, Field(ge=1)] = 512

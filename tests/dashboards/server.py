@@ -31,7 +31,7 @@ class Prometheus:
         config = (ROOT / "cluster/monitoring/prometheus.yml").read_text()
         # Only where to look and how often differ from what is shipped.
         for shipped, here in {
-            "/tmp/raybcgd/discovery": str(self.discovery),
+            "/tmp/raybcgd-discovery": str(self.discovery),
             "/tmp/ray/session_latest": str(folder / "ray" / "session_latest"),
             "/tmp/ray/": f"{folder}/ray/",
             "scrape_interval: 5s": "scrape_interval: 500ms",
