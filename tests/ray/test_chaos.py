@@ -79,7 +79,7 @@ def disturbed_run(cluster: Cluster, tmp_path: Path, rounds: int, kinds: list[str
 
 
 def test_short_chaos(cluster: Cluster, tmp_path: Path) -> None:
-    disturbed_run(cluster, tmp_path, rounds=24, kinds=["host", "node", "coordinator"])
+    disturbed_run(cluster, tmp_path, rounds=50, kinds=["host", "coordinator", "node"])
 
 
 @pytest.mark.slow
