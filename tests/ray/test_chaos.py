@@ -79,7 +79,7 @@ def disturbed_run(cluster: Cluster, tmp_path: Path, rounds: int, kinds: list[str
 
 
 def test_short_chaos(cluster: Cluster, tmp_path: Path) -> None:
-    disturbed_run(cluster, tmp_path, rounds=50, kinds=["host", "coordinator", "node"])
+    disturbed_run(cluster, tmp_path, rounds=30, kinds=["host", "node", "coordinator", "host", "host"])
 
 
 @pytest.mark.slow
