@@ -211,8 +211,8 @@ class ClientHost:
         kind = type(self._algorithm.client_init(self._zero[:1]))
         vectors = {}
         for name in kind._fields:
-            rows = [torch.from_numpy(state[f"algorithm.{name}"]) for state in states]
-            vectors[name] = (torch.stack(rows) if stacked else rows[0]).to(self._device)
+            rows = [state[f"algorithm.{name}"] for state in states]
+            vectors[name] = torch.from_numpy(np.stack(rows) if stacked else rows[0].copy()).to(self._device)
         return kind(**vectors)
 
     def _send(

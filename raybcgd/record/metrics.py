@@ -1,9 +1,11 @@
 """A run's rounds as Prometheus metrics: one table says what each metric is and how it is read from a round's record."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Annotated, Any, Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -202,11 +204,36 @@ OWN = (
 METRICS = (*FROM_RECORD, *OWN)
 
 
+class _LazyRegistry(CollectorRegistry):
+    """A registry that is brought up to date when somebody reads it."""
+
+    def __init__(self, update: Callable[[], None]) -> None:
+        super().__init__()
+        self._update = update
+
+    def collect(self) -> Iterator[Any]:
+        self._update()
+        yield from super().collect()
+
+    def restricted_registry(self, names: Iterable[str]) -> Any:
+        self._update()
+        return super().restricted_registry(names)
+
+
+_MOST_WAITING = 256
+"""Rounds that wait for a reader before they are turned into metrics without one."""
+
+
 class Exporter:
-    """Turns records into metrics of a registry of its own. Called once a round, outside the maths."""
+    """Turns records into metrics of a registry of its own.
+
+    A round only leaves its record here. Whoever reads the metrics has them made first, in the reader's thread.
+    """
 
     def __init__(self, labels: RunLabels, config: MetricsConfig, plan: RunPlan) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = _LazyRegistry(self._catch_up)
+        self._waiting: deque[tuple[RoundRecord, float | None]] = deque()
+        self._one_reader = Lock()
         self._labels, self._target, self._reached = labels, config.target, False
         self._instruments = {metric.name: self._instrument(metric) for metric in METRICS}
         self._children: dict[tuple[str, ...], Any] = {}
@@ -238,6 +265,16 @@ class Exporter:
 
     def observe(self, record: RoundRecord, checkpoint_at: float | None = None) -> None:
         """A round is done; the last checkpoint was saved at that (Unix) time."""
+        self._waiting.append((record, checkpoint_at))
+        if len(self._waiting) >= _MOST_WAITING:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        with self._one_reader:
+            while self._waiting:
+                self._show_round(*self._waiting.popleft())
+
+    def _show_round(self, record: RoundRecord, checkpoint_at: float | None) -> None:
         began = time.perf_counter()
         for metric in FROM_RECORD:
             self._show(metric, metric.read(record))

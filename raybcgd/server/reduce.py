@@ -1,5 +1,6 @@
 """Adding up uploads: in client order whatever the order of arrival, each coordinate over the clients that sent it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -35,6 +36,19 @@ class Reduced(NamedTuple):
     """Mean of m_i^2 over the clients that sent a coordinate, not a number where nobody did; None unless asked for."""
 
 
+class _Group(NamedTuple):
+    """What the server knows of every upload of a group."""
+
+    down: Any
+    """The broadcast, on the coordinates of the upload."""
+    trained: Tensor | None
+    """1 where these are parameters, 0 where they are buffers."""
+    spans: Mapping[str, tuple[tuple[slice, slice], ...]]
+    """For every field, where in the flat vector its values go, and where in the field they are."""
+    parts: tuple[int, ...]
+    """The numbers of the blocks in the upload, the shared one last."""
+
+
 class Reducer:
     """Collects the uploads of one round."""
 
@@ -57,16 +71,17 @@ class Reducer:
             field.name: torch.zeros(1 if field.travel is Travel.SCALAR else wire.layout.size, dtype=wire.dtype)
             for field in self._fields
         }
-        self._weights = np.zeros(len(wire.layout.blocks) + 1)
+        self._places = [part.slice for part in (*wire.layout.blocks, wire.layout.shared)]
         self._weight = 0.0
-        self._counts = np.zeros(len(wire.layout.blocks) + 1)
-        self._squares = np.zeros(len(wire.layout.blocks) + 1)
+        self._weights = [0.0] * len(self._places)
+        self._counts = [0] * len(self._places)
+        self._squares = [0.0] * len(self._places)
         even = all(item.weight == 1.0 for item in expected) or self._fields[0].reduction is Reduction.SUM
         # The displacements' plain sum, for their diversity: where all weights are 1 it is among the sums anyway.
         self._moved = None if even else torch.zeros(wire.layout.size, dtype=wire.dtype)
         self._drift = torch.zeros(wire.layout.size, dtype=wire.dtype) if measure_drift else None
         self._derives = type(algorithm).terms is not Algorithm.terms
-        self._known: dict[int | None, tuple[Any, Tensor | None]] = {}
+        self._groups: dict[int | None, _Group] = {}
 
     def add(self, client: int, payload: np.ndarray | None) -> None:
         """Take an upload (None for a client that was dropped) and add up whatever is now next in order."""
@@ -82,50 +97,68 @@ class Reducer:
 
     def _fold(self, expected: Expected, payload: np.ndarray) -> None:
         (client, block), wire = expected.member, self._wire
+        group = self._group(block)
         terms = wire.decode(payload, block)
         if self._derives:
-            down, trained = self._knowledge(block)
-            task = LocalTask(expected.steps, self._lr, trained, wire.shared(block))
-            terms = self._algorithm.terms(terms, down, task)
-        for field in self._fields:
-            values = getattr(terms, field.name)
-            if not torch.isfinite(values.sum()) and not bool(torch.isfinite(values).all()):
+            task = LocalTask(expected.steps, self._lr, group.trained, wire.shared(block))
+            terms = self._algorithm.terms(terms, group.down, task)
+        squares = self._measure(terms[0], group, expected.weight)
+        for field, values in zip(self._fields, terms, strict=True):
+            # Cheap and almost always enough: no sum of finite values is missed, and large ones get a second look.
+            total = squares if values is terms[0] else float(values.sum())
+            if not math.isfinite(total) and not bool(torch.isfinite(values).all()):
                 where = "" if block is None else f" for block {block}"
                 raise RunError(
                     f"client {client} uploaded values{where} that are not finite; lower algorithm.lr "
                     "(the last good checkpoint is kept)"
                 )
             weight = 1.0 if field.reduction is Reduction.SUM else expected.weight
-            accumulator, start = self._sums[field.name], 0
-            for s in (slice(0, 1),) if field.travel is Travel.SCALAR else wire.slices(field.travel, block):
-                length = s.stop - s.start
-                accumulator[s].add_(values[start : start + length], alpha=weight)
-                start += length
+            accumulator = self._sums[field.name]
+            for place, span in group.spans[field.name]:
+                accumulator[place].add_(values[span], alpha=weight)
         self._weight += expected.weight
-        self._measure(getattr(terms, self._fields[0].name), block, expected.weight)
 
-    def _knowledge(self, block: int | None) -> tuple[Any, Tensor | None]:
-        """The broadcast and the mask of parameters on a group's coordinates; all clients of the group share them."""
-        if block not in self._known:
-            slices = self._wire.coordinates(block)
-            down = type(self._down)(*(take(vector, slices) for vector in self._down))
-            self._known[block] = (down, None if self._trained is None else take(self._trained, slices))
-        return self._known[block]
+    def _group(self, block: int | None) -> "_Group":
+        """What is the same for all clients of a group."""
+        if block not in self._groups:
+            wire, slices = self._wire, self._wire.coordinates(block)
+            layout = wire.layout
+            scalar = (slice(0, 1),)
+            self._groups[block] = _Group(
+                down=type(self._down)(*(take(vector, slices) for vector in self._down)),
+                trained=None if self._trained is None else take(self._trained, slices),
+                spans={
+                    field.name: _side_by_side(
+                        scalar if field.travel is Travel.SCALAR else wire.slices(field.travel, block)
+                    )
+                    for field in self._fields
+                },
+                parts=tuple(
+                    number
+                    for number, part in enumerate((*layout.blocks, layout.shared))
+                    if part.size and (block is None or number in (block, len(layout.blocks)))
+                ),
+            )
+        return self._groups[block]
 
-    def _measure(self, values: Tensor, block: int | None, weight: float) -> None:
-        start = 0
-        for number, part in enumerate((*self._wire.layout.blocks, self._wire.layout.shared)):
-            sent = block is None or number in (block, len(self._wire.layout.blocks))
-            if sent and part.size:
-                piece = values[start : start + part.size]
-                self._squares[number] += float(torch.dot(piece, piece))
-                self._weights[number] += weight
-                self._counts[number] += 1
-                if self._moved is not None:
-                    self._moved[part.slice].add_(piece)
-                if self._drift is not None:
-                    self._drift[part.slice].addcmul_(piece, piece)
-                start += part.size
+    def _measure(self, values: Tensor, group: "_Group", weight: float) -> float:
+        """Count a displacement in every block that it is of; the square of its norm."""
+        start, total = 0, 0.0
+        for number in group.parts:
+            place = self._places[number]
+            stop = start + place.stop - place.start
+            piece = values[start:stop]
+            square = float(torch.dot(piece, piece))
+            total += square
+            self._squares[number] += square
+            self._weights[number] += weight
+            self._counts[number] += 1
+            if self._moved is not None:
+                self._moved[place].add_(piece)
+            if self._drift is not None:
+                self._drift[place].addcmul_(piece, piece)
+            start = stop
+        return total
 
     def result(self) -> Reduced:
         """The round's sums and means, once every expected client has been added or dropped."""
@@ -151,6 +184,15 @@ class Reducer:
                     self._sums[field.name][part.slice] /= self._weights[number] or 1.0
         uncovered = tuple(part.slice for number, part in parts if self._weights[number] == 0)
         return Reduced(self._algorithm.terms_type(**self._sums), uncovered, tuple(diversity), self._drift)
+
+
+def _side_by_side(slices: Slices) -> tuple[tuple[slice, slice], ...]:
+    """Slices of a vector, each with where it lies once they are put side by side."""
+    pairs, start = [], 0
+    for s in slices:
+        pairs.append((s, slice(start, start + s.stop - s.start)))
+        start += s.stop - s.start
+    return tuple(pairs)
 
 
 def average_buffers(before: Any, after: Any, total: Any, trained: Tensor | None) -> Any:

@@ -138,9 +138,7 @@ class Wire:
         added = dict(values)
         for field in self._fields:
             if (errors := state.get(f"codec.{field.name}")) is not None:
-                added[field.name] = values[field.name] + take(
-                    torch.from_numpy(errors), self.slices(field.travel, block)
-                )
+                added[field.name] = values[field.name] + take(torch.tensor(errors), self.slices(field.travel, block))
         return added
 
     def keep_errors(
