@@ -134,13 +134,40 @@ def algorithm_name(algorithm: Algorithm) -> str:
 
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     """Read a TOML file, with `key.subkey=value` overrides on top."""
+    return make_config(override(read_tables(path), overrides))
+
+
+def read_tables(path: str | Path) -> dict[str, Any]:
+    """The tables of a TOML file, on top of those of the file that it `extends`, if any."""
+    return _read_tables(Path(path), ())
+
+
+def _read_tables(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     try:
-        values = tomllib.loads(Path(path).read_text())
+        values = tomllib.loads(path.read_text())
     except OSError as error:
-        raise ConfigError(f"cannot read the config {path}: {error.strerror}; check its name") from None
+        said = f" that {above[-1]} extends" if above else ""
+        raise ConfigError(f"cannot read the config {path}{said}: {error.strerror}; check its name") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}; correct it") from None
-    return make_config(override(values, overrides))
+    base = values.pop("extends", None)
+    if base is None:
+        return values
+    if not isinstance(base, str):
+        raise ConfigError(f"extends = {_short(base)} in {path}: must be the name of another config, beside this one")
+    under, chain = path.parent / base, (*above, path)
+    if under.resolve() in {file.resolve() for file in chain}:
+        raise ConfigError(f'extends = "{base}" in {path} leads back to itself; name another config')
+    return _merged(_read_tables(under, chain), values)
+
+
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables on top of others; whatever is not a table replaces what was there."""
+    result = dict(under)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(under.get(key), Mapping)
+        result[key] = _merged(under[key], value) if both else value
+    return result
 
 
 def make_config(values: Mapping[str, Any]) -> Config:

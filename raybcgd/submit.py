@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import secrets
 import shlex
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tomli_w
 from aiohttp import ClientError
 from ray.exceptions import RayError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 import raybcgd
-from raybcgd.config import load_config
+from raybcgd.config import load_config, read_tables
 from raybcgd.errors import ConfigError, RunError
 from raybcgd.run import JOB_RUNS
 
@@ -82,7 +82,7 @@ def _to_send(config: Path, working_dir: Path | None) -> Iterator[tuple[Path, str
         yield working_dir, str(config.resolve().relative_to(working_dir.resolve()))
         return
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copy(config, Path(folder) / config.name)
+        (Path(folder) / config.name).write_text(tomli_w.dumps(read_tables(config)))  # whatever it extends is in it
         yield Path(folder), config.name
 
 

@@ -105,3 +105,28 @@ def test_a_variant_carries_over_the_settings_that_its_method_has() -> None:
     other = vary(base, Variant(algorithm={"momentum": 0.9}, blocks={"count": 2}, rounds=7))
     assert (other.algorithm.name, getattr(other.algorithm, "momentum", None)) == ("fedbcgd+", 0.9)
     assert (other.algorithm.lr, other.blocks.count, other.rounds) == (0.2, 2, 7)
+
+
+def test_a_config_extends_another(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "base.toml").write_text("rounds = 7\n[data.partition]\nrho = 0.6\nclients = 30\n[local]\nepochs = 2\n")
+    (tmp_path / "sub" / "one.toml").write_text('extends = "../base.toml"\nseed = 3\n[data.partition]\nrho = 0.1\n')
+    (tmp_path / "sub" / "two.toml").write_text('extends = "one.toml"\n[local]\nbatch_size = 4\n')
+    config = load_config(tmp_path / "sub" / "two.toml", ["data.partition.clients=20"])
+    assert (config.seed, config.rounds) == (3, 7)
+    assert (config.data.partition.rho, config.data.partition.clients) == (0.1, 20)
+    assert (config.local.epochs, config.local.batch_size) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('extends = "none.toml"', r"cannot read the config .*none\.toml that .*x\.toml extends"),
+        ('extends = "x.toml"', "leads back to itself; name another config"),
+        ("extends = 3", "extends = 3 in .*x.toml: must be the name of another config"),
+    ],
+)
+def test_what_cannot_be_extended(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_config(tmp_path / "x.toml")

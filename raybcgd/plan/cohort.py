@@ -1,5 +1,6 @@
 """Who takes part in a round and which block each uploads: a function of the seed and the round."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -18,6 +19,9 @@ class CohortConfig(Section):
     """K. A round samples N * K clients; methods without blocks sample the same number in all. 2 unless given."""
     clients_per_round: Annotated[int, Field(ge=1)] | None = None
     """S, in place of `clients_per_block`: dealt to the blocks as evenly as possible."""
+    cover: Literal["all", "some"] = "all"
+    """Whether a round needs a client for every block. With "some" a smaller `clients_per_round` draws as many blocks at
+    random, and the others stay as they were."""
     assignment: Literal["random", "bandwidth", "need"] = "random"
     """Which blocks the clients upload: as many clients for each, dealt at random; or with slow links the small blocks;
     or more clients for blocks that have moved further of late."""
@@ -37,6 +41,12 @@ class CohortConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _some_blocks_are_random(self) -> Self:
+        if self.cover == "some" and self.assignment != "random":
+            raise ValueError(f'cover = "some" goes with assignment = "random", not "{self.assignment}"; change one')
+        return self
+
+    @model_validator(mode="after")
     def _links_are_known(self) -> Self:
         if self.assignment == "bandwidth" and self.links is None:
             raise ValueError('assignment = "bandwidth" needs the clients\' links; add a table [cohort.links]')
@@ -45,10 +55,10 @@ class CohortConfig(Section):
     def size(self, blocks: int, clients: int) -> int:
         """S, checked against the numbers of blocks and clients."""
         if self.clients_per_round is not None:
-            if self.clients_per_round < blocks:
+            if self.clients_per_round < blocks and self.cover == "all":
                 raise ConfigError(
                     f"cohort.clients_per_round = {self.clients_per_round} cannot cover {blocks} blocks; "
-                    f"raise it to at least {blocks} or lower blocks.count"
+                    f'raise it to at least {blocks}, lower blocks.count, or set cohort.cover = "some"'
                 )
             size, setting = self.clients_per_round, f"cohort.clients_per_round = {self.clients_per_round}"
         else:
@@ -76,5 +86,11 @@ def draw_cohort(
     """`size` clients without replacement, dealt into `blocks` groups; in the order of their numbers."""
     rng = stream(seed, "cohort", round_index)
     chosen = [int(client) for client in rng.choice(clients, size=size, replace=False)]
-    groups = [None] * size if blocks is None else dealing(chosen, blocks)
+    groups: Sequence[int | None]
+    if blocks is None:
+        groups = [None] * size
+    elif size < blocks:
+        groups = rng.permutation(blocks)[:size].tolist()
+    else:
+        groups = dealing(chosen, blocks)
     return tuple(sorted(Member(client, group) for client, group in zip(chosen, groups, strict=True)))

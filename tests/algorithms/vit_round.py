@@ -12,7 +12,7 @@ from raybcgd.data.dataset import Dataset
 from tests.algorithms.conftest import Lab
 
 
-def main(folder: str) -> None:
+def main(folder: str, clients: int) -> None:
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (12, 3, 64, 64), dtype=np.uint8), rng.integers(0, 200, 12)
     dataset = Dataset.from_tensors(images, labels, images, labels, classes=200)
@@ -20,13 +20,13 @@ def main(folder: str) -> None:
     played = Lab(Path(folder)).play(
         {
             "rounds": 1,
-            # Six blocks need six clients: two pictures each, in one step.
+            # Two pictures each, in one step.
             "data": {"partition": {"kind": "iid", "clients": 6, "rho": None, "samples_per_client": None}},
             "model": {"name": "vit_b_16", "options": None},
             "blocks": {"division": "vit_b_16", "count": None},
             "algorithm": {"name": "fedbcgd", "lr": 0.01},
             "local": {"epochs": 1, "batch_size": 16},
-            "cohort": {"clients_per_round": 6},
+            "cohort": {"clients_per_round": clients, "cover": "some"},
         },
         dataset=dataset,
     )
@@ -48,4 +48,4 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]))

@@ -24,6 +24,26 @@ def test_random_dealing_is_what_it_always_was() -> None:
     assert [m.client for m in draw_cohort(7, 11, 50, 9, None)] == [4, 5, 7, 9, 16, 18, 21, 31, 37]
 
 
+def test_fewer_clients_than_blocks_take_different_blocks_and_all_in_their_turn() -> None:
+    rounds = [[member.block for member in draw_cohort(3, k, 20, 2, 5)] for k in range(40)]
+    assert all(len(set(blocks)) == 2 for blocks in rounds)
+    assert {block for blocks in rounds for block in blocks} == set(range(5))
+
+
+def test_blocks_that_nobody_takes_stay_as_they_were(tmp_path: Path) -> None:
+    few = {"clients_per_block": None, "clients_per_round": 1, "cover": "some"}
+    with pytest.raises(ConfigError, match=r"cannot cover 3 blocks; raise it to at least 3, .* cohort\.cover"):
+        prepare(small(cohort={**few, "cover": "all"}))
+    with pytest.raises(ConfigError, match=r'cover = "some" goes with assignment = "random"'):
+        small(cohort={**few, "assignment": "need"})
+    for algorithm in ("fedbcgd", "fedbcgd+"):
+        result = run(small(algorithm={"name": algorithm}, cohort=few, rounds=8), out=tmp_path / algorithm)
+        for record in result.records:
+            (member,) = record.participants
+            assert [moved > 0 for moved in record.movement[:3]] == [member.block == block for block in range(3)]
+        assert {record.participants[0].block for record in result.records} == {0, 1, 2}
+
+
 @given(
     rates=st.lists(st.floats(0.1, 1e6), min_size=2, max_size=6),
     sizes=st.lists(st.integers(1, 10**6), min_size=2, max_size=3),
