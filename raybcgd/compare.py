@@ -17,8 +17,8 @@ from raybcgd.errors import ConfigError
 from raybcgd.problem import prepare
 from raybcgd.record.plots import accuracy_against_upload
 from raybcgd.record.progress import Display
-from raybcgd.record.report import Standing, comparison_markdown, standing
 from raybcgd.record.rounds import RoundRecord
+from raybcgd.record.standing import Standing, comparison_markdown, standing
 from raybcgd.run import RunResult, new_folder, run, write_whole
 
 

@@ -32,12 +32,17 @@ class Variant(Section):
     label: str | None = None
     """Its name in tables and plots; the method's unless given."""
     rounds: Annotated[int, Field(ge=1)] | None = None
+    """Rounds of this run; those of the config unless given."""
     algorithm: dict[str, Any] = Field(default_factory=dict)
     """Settings that replace those of `[algorithm]`; with another `name`, the others carry over where it has them."""
     blocks: dict[str, Any] = Field(default_factory=dict)
+    """Settings that replace those of `[blocks]`."""
     cohort: dict[str, Any] = Field(default_factory=dict)
+    """Settings that replace those of `[cohort]`."""
     local: dict[str, Any] = Field(default_factory=dict)
+    """Settings that replace those of `[local]`."""
     wire: dict[str, Any] = Field(default_factory=dict)
+    """Settings that replace those of `[wire]`."""
 
 
 class CompareConfig(Section):
@@ -56,6 +61,7 @@ class Config(Section):
     seed: int = 0
     """Every random choice is a function of this and of what it is for."""
     rounds: Annotated[int, Field(ge=1)] = 60
+    """R, rounds of the run."""
     engine: Literal["ray", "local"] = "ray"
     """Client hosts as Ray actors, or everything in this process; the bits are the same."""
     data: DataConfig = DataConfig()
@@ -254,11 +260,11 @@ def _setting(location: tuple[int | str, ...], root: type[Section]) -> tuple[list
         elif inner is not None:
             section = inner
             path.append(str(part))
-            inner = _section_of(section, str(part))
+            inner = section_of(section, str(part))
     return path, section
 
 
-def _section_of(section: type[Section], name: str) -> type[Section] | None:
+def section_of(section: type[Section], name: str) -> type[Section] | None:
     """The class of a table inside a table's class, where `name` is one."""
     annotation = section.model_fields[name].annotation if name in section.model_fields else None
     for kind in (annotation, *get_args(annotation)):
@@ -292,7 +298,7 @@ def _paths(section: type[Section]) -> Iterator[list[str]]:
     """Every setting of a table and of the tables in it."""
     for name in section.model_fields:
         yield [name]
-        inner = _section_of(section, name)
+        inner = section_of(section, name)
         if inner is not None:
             yield from ([name, *path] for path in _paths(inner))
 

@@ -83,7 +83,7 @@ def run(
     _save_final(flat, finals, folder)
     summary = summarise(problem, records, finals, time.perf_counter() - started)
     if config.analysis is not None:
-        from raybcgd.analysis.report import Analyst  # it is seldom wanted
+        from raybcgd.analysis.analyst import Analyst  # it is seldom wanted
 
         say("analysing the run")
         summary["analysis"] = Analyst(problem, data, folder).report(config.analysis)

@@ -19,7 +19,7 @@ from raybcgd.data.dataset import Dataset
 from raybcgd.data.sources import load
 from raybcgd.errors import ConfigError, RunError
 from raybcgd.problem import prepare
-from raybcgd.record.report import standing
+from raybcgd.record.standing import standing
 from raybcgd.run import RunResult, new_folder, run, write_whole
 from raybcgd.server.coordinator import cluster
 from raybcgd.server.placement import host_count, host_needs

@@ -21,6 +21,7 @@ from typer.testing import CliRunner, Result
 
 from raybcgd.algorithms import METHODS
 from raybcgd.cli import app
+from raybcgd.cli.settings import own_settings, tables
 from raybcgd.record.progress import Display
 from raybcgd.record.rounds import RoundLog, RoundRecord
 
@@ -395,3 +396,23 @@ def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_the_readme_lists_every_method() -> None:
     readme = (Path(__file__).parent.parent / "README.md").read_text()
     assert [name for name in METHODS if f"`{name}`" not in readme] == []
+
+
+def test_settings_lists_every_setting_with_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    shown = raybcgd("settings").stdout
+    for name, kind in tables():
+        assert not name or f"[{name}]" in shown
+        for key in own_settings(kind):
+            words = (kind.model_fields[key].description or "").split()
+            assert words, f"{name}.{key} is not described"
+            assert " ".join(words[:3]) in shown
+    one = raybcgd("settings", "cohort").stdout
+    assert "clients_per_round" in one
+    assert "epochs" not in one
+
+
+def test_settings_of_no_table() -> None:
+    result = raybcgd("settings", "cohorts")
+    assert result.exit_code == 2
+    assert "cohorts is not a table of a config; use one of data, data.partition" in result.stderr

@@ -12,8 +12,8 @@ from raybcgd.cli import app
 from raybcgd.compare import compare, variant_configs
 from raybcgd.config import load_config, make_config
 from raybcgd.record.plots import headline
-from raybcgd.record.report import uploaded_to
 from raybcgd.record.rounds import RoundRecord
+from raybcgd.record.standing import uploaded_to
 
 DEMO = Path(__file__).parent.parent / "jobs" / "configs" / "demo.toml"
 

@@ -12,12 +12,13 @@ from raybcgd.cli.methods import methods
 from raybcgd.cli.plan import plan
 from raybcgd.cli.report import report
 from raybcgd.cli.runs import compare, resume, sweep, train
+from raybcgd.cli.settings import settings
 from raybcgd.cli.shared import out
 from raybcgd.cli.submit import submit
 from raybcgd.run import own_version
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for command in (train, resume, compare, sweep, report, submit, plan, methods):
+for command in (train, resume, compare, sweep, report, submit, plan, methods, settings):
     app.command()(command)
 app.add_typer(data, name="data")
 

@@ -11,7 +11,7 @@ from raybcgd.compare import title, variant_configs
 from raybcgd.config import Config, load_config
 from raybcgd.errors import ConfigError
 from raybcgd.experiment import RunFolder
-from raybcgd.record.report import comparison_table, run_table
+from raybcgd.record.standing import comparison_table, run_table
 from raybcgd.run import new_folder, run
 
 

@@ -23,6 +23,7 @@ class MetricsConfig(Section):
     """`[metrics]`: what Prometheus sees of a run."""
 
     enabled: bool = True
+    """Whether metrics are served at all."""
     host: str = "127.0.0.1"
     """The address to listen at; 0.0.0.0 where Prometheus runs on another machine."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from raybcgd.errors import ConfigError
-from raybcgd.record.report import uploaded_to
 from raybcgd.record.rounds import RoundRecord
+from raybcgd.record.standing import uploaded_to
 
 # Okabe and Ito's colours, which everybody can tell apart, and a dash for each so that colour is never alone.
 _COLOURS = ("#0072B2", "#56B4E9", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000")

@@ -14,8 +14,8 @@ from raybcgd.config import Config, load_config
 from raybcgd.errors import ConfigError
 from raybcgd.experiment import RunFolder
 from raybcgd.record.partition import PartitionRecord, read_partition
-from raybcgd.record.report import uploaded_to
 from raybcgd.record.rounds import RoundRecord
+from raybcgd.record.standing import uploaded_to
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from raybcgd.record.report import percent, size
+from raybcgd.record.standing import percent, size
 from raybcgd.report.figures import FAILURES, failure_counts
 from raybcgd.report.runs import Run
 

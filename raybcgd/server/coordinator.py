@@ -1,8 +1,11 @@
-"""[Ray] The coordinator actor, and the driver's side of it: joining a cluster, and starting it again when it dies."""
+"""[Ray] The coordinator actor, and the driver's side of it: joining a cluster, putting the data into its store, and
+starting the coordinator again when it dies."""
 
 import contextlib
+import hashlib
 import logging
 import os
+import pickle
 import signal
 import socket
 import threading
@@ -22,9 +25,10 @@ from raybcgd.problem import Data, Problem
 from raybcgd.record.metrics import withdraw
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.server.pool import RayPool
-from raybcgd.server.store import put_once
 
 _CONNECT_SECONDS = 5.0
+_latest: tuple[tuple[str, ...], Any] | None = None
+"""The data that were put last and their reference. One is enough: runs on the same data follow one another."""
 
 
 @ray.remote(num_cpus=0, max_restarts=0)
@@ -45,7 +49,8 @@ class Coordinator:
 
     def run(self) -> Iterator[RoundRecord]:
         """Do the rounds that are left, yielding a record for each."""
-        pool = RayPool(self._problem, self._data_ref, self._data.partitions[0].sizes, self._experiment.state_address)
+        samples = [partition.sizes for partition in self._data.partitions]
+        pool = RayPool(self._problem, self._data_ref, samples, self._experiment.state_address)
         try:
             yield from self._experiment.run(pool)
         finally:
@@ -120,6 +125,30 @@ def _check_reachable(address: str) -> None:
             f"hosts.address = {address!r}: no Ray cluster answers there ({error}); start one, or unset hosts.address "
             "and RAY_ADDRESS for a local one"
         ) from None
+
+
+def put_once(data: Data) -> Any:
+    """A reference to the data, which is put into the object store unless the same is there already.
+
+    The runs of a comparison, or of a notebook, then share one copy a node even if each has read its files anew.
+    """
+    global _latest
+    context = ray.get_runtime_context()
+    # Node and job: what was put before Ray was started again is gone.
+    key = (context.get_node_id(), context.get_job_id(), _digest(data))
+    if _latest is None or _latest[0] != key:
+        _latest = None  # what nobody else uses makes room first
+        _latest = (key, ray.put(data))
+    return _latest[1]
+
+
+def _digest(data: Data) -> str:
+    """SHA-256 of everything in the data; arrays are read where they lie."""
+    arrays: list[pickle.PickleBuffer] = []
+    digest = hashlib.sha256(pickle.dumps(data, protocol=5, buffer_callback=arrays.append))
+    for array in arrays:
+        digest.update(array.raw())
+    return digest.hexdigest()
 
 
 class RayRun:

@@ -15,26 +15,23 @@ class Times:
     """Predicted seconds of clients' work, from what was measured."""
 
     def __init__(self) -> None:
-        self._measured: dict[int, float] = {}
-        self._per_step: float | None = None
+        self._rates: dict[int, float] = {}
+        self._rate: float | None = None
 
     def predict(self, client: int, steps: int) -> float:
         """Seconds for a client; before anything was measured, its steps, which are right up to a factor."""
-        if client in self._measured:
-            return self._measured[client]
-        return steps * (self._per_step if self._per_step is not None else 1.0)
+        return steps * self._rates.get(client, 1.0 if self._rate is None else self._rate)
 
     def measured(self, client: int, steps: int, seconds: float) -> None:
-        """Remember how long a client took, smoothing out noise."""
-        old = self._measured.get(client)
-        self._measured[client] = seconds if old is None else 0.5 * old + 0.5 * seconds
+        """Remember how long a client took a step, smoothing out noise."""
         rate = seconds / steps
-        self._per_step = rate if self._per_step is None else 0.9 * self._per_step + 0.1 * rate
+        self._rates[client] = 0.5 * self._rates.get(client, rate) + 0.5 * rate
+        self._rate = rate if self._rate is None else 0.9 * self._rate + 0.1 * rate
 
     @property
     def known(self) -> bool:
         """Whether predictions are in seconds already."""
-        return self._per_step is not None
+        return self._rate is not None
 
 
 class Deal:

@@ -20,7 +20,6 @@ from raybcgd.server.dealing import Deal, Times
 from raybcgd.server.evaluate import Piece, Score
 from raybcgd.server.placement import HostNeeds, host_count, host_needs, useful_hosts
 from raybcgd.server.round import PoolNews
-from raybcgd.server.usage import StoreUsage
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +28,28 @@ _IN_FLIGHT = 2
 """Calls waiting at a host, so that it never waits for the coordinator."""
 _LOOK_SECONDS = 1.0
 """How often the pool looks for nodes that have joined."""
+_USAGE_SECONDS = 5.0
+"""How often it asks how full the object store is, which takes milliseconds that short rounds would notice."""
 _REMEMBERED = 10
 """Rounds through which a host that has become useless is kept: cohorts differ, and a new host takes long to come."""
+
+
+class _StoreUsage:
+    """Bytes of the object store in use and in all, over the nodes of the cluster."""
+
+    def __init__(self) -> None:
+        self._looked: float | None = None
+        self._seen = (0, 0)
+
+    def look(self) -> tuple[int, int]:
+        """What was seen last: bytes in use, and the capacity."""
+        now = time.monotonic()
+        if self._looked is None or now - self._looked >= _USAGE_SECONDS:
+            self._looked = now
+            capacity = ray.cluster_resources().get("object_store_memory", 0.0)  # type: ignore[no-untyped-call]
+            free = ray.available_resources().get("object_store_memory", 0.0)  # type: ignore[no-untyped-call]
+            self._seen = (max(0, int(capacity - free)), int(capacity))
+        return self._seen
 
 
 @dataclass
@@ -47,9 +66,9 @@ class _Host:
 class RayPool:
     """Client hosts on a Ray cluster."""
 
-    def __init__(self, problem: Problem, data: Any, samples: np.ndarray, state_address: str) -> None:
+    def __init__(self, problem: Problem, data: Any, samples: Sequence[np.ndarray], state_address: str) -> None:
         self._problem, self._data, self._state_address = problem, data, state_address
-        self._samples = samples
+        self._samples, self._phase = samples, 0
         self._config = problem.config.hosts
         if problem.keeps_state:
             StateFolder(state_address).make()
@@ -65,7 +84,7 @@ class RayPool:
         self._counts: Counter[str] = Counter()
         self._queued = 0
         self._broadcast_seconds = 0.0
-        self._store = StoreUsage()
+        self._store = _StoreUsage()
         self._failed_starts: Counter[int] = Counter()
         self._useful: deque[int] = deque(maxlen=_REMEMBERED)
         self._looked = time.monotonic()
@@ -186,6 +205,7 @@ class RayPool:
         self, jobs: Sequence[Job], down: Mapping[str, np.ndarray], orders: Orders, deadline: float | None
     ) -> Iterator[Outcome]:
         """Have all jobs done on the hosts and yield outcomes as they come."""
+        self._phase = orders.phase
         self._cancel_leftovers()
         self._resize(jobs)
         self._await_host()
@@ -279,7 +299,7 @@ class RayPool:
             self._times.measured(outcome.client, self._steps(outcome.client), outcome.seconds)
 
     def _steps(self, client: int) -> int:
-        return self._problem.config.local.num_steps(int(self._samples[client]))
+        return self._problem.config.local.num_steps(int(self._samples[self._phase][client]))
 
     # Evaluation
 

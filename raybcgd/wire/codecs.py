@@ -17,7 +17,7 @@ class Codec(Section):
     """
 
     codec: str
-    """What `[wire] codec` says in a config."""
+    """How an upload becomes bytes: raw, bf16, qsgd or topk; raw unless given."""
 
     draws: ClassVar[bool] = False
     """Whether encoding draws random numbers."""

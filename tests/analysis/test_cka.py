@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from raybcgd import run
+from raybcgd.analysis.analyst import Analyst
 from raybcgd.analysis.cka import layer_outputs, linear_cka, mean_similarity, model_cka
-from raybcgd.analysis.report import Analyst
 from raybcgd.experiment import RunFolder
 from raybcgd.model.flat import FlatModel
 from raybcgd.problem import prepare

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raybcgd import ConfigError, run
+from raybcgd.analysis.analyst import analyse_run
 from raybcgd.analysis.conformal import conformal, probabilities_of, threshold
-from raybcgd.analysis.report import analyse_run
 from raybcgd.config import load_config
 from raybcgd.problem import prepare
 from tests.conftest import small

@@ -30,7 +30,7 @@ def cluster() -> Iterator[Cluster]:
 def test_a_host_that_does_not_see_the_states_is_refused_at_once(cluster: Cluster, tmp_path: Path) -> None:
     """As on the machines of a cloud when the run's folder is on the head's disk."""
     problem, data = prepare(small(hosts={"max_count": 1}))
-    pool = RayPool(problem, ray.put(data), data.partitions[0].sizes, str(tmp_path / "states"))
+    pool = RayPool(problem, ray.put(data), [data.partitions[0].sizes], str(tmp_path / "states"))
     (tmp_path / "states").rmdir()
     pool._resize([Job(0, block=0)])
     with pytest.raises(ConfigError, match=r"does not see .*states.* set checkpoint\.address to a place that"):
@@ -40,7 +40,7 @@ def test_a_host_that_does_not_see_the_states_is_refused_at_once(cluster: Cluster
 
 def test_hosts_that_no_cohort_uses_are_given_back(cluster: Cluster, tmp_path: Path) -> None:
     problem, data = prepare(small(local={"stack": 0}, data={"partition": {"kind": "iid"}}, hosts={"max_count": 5}))
-    pool = RayPool(problem, ray.put(data), data.partitions[0].sizes, str(tmp_path / "states"))
+    pool = RayPool(problem, ray.put(data), [data.partitions[0].sizes], str(tmp_path / "states"))
     jobs = [Job(client, block=0) for client in range(6)]
     pool._resize(jobs)
     assert len(pool._hosts) == 5  # no more than hosts.max_count, though six clients could use six

@@ -13,7 +13,7 @@ from raybcgd import Config, Dataset, run
 from raybcgd.client.actor import HostActor
 from raybcgd.client.host import Job, Orders
 from raybcgd.problem import prepare
-from raybcgd.server.store import put_once
+from raybcgd.server.coordinator import put_once
 from tests.conftest import small
 from tests.ray.conftest import start_cluster, stop_cluster
 
