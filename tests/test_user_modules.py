@@ -36,7 +36,9 @@ class Half(FedAvg):
 def test_the_command_line_finds_modules_in_the_current_folder(tmp_path: Path, engine: str) -> None:
     (tmp_path / "mine.py").write_text(MODULE)
     (tmp_path / "widths.py").write_text("HIDDEN = 7\n")
-    config = small(engine=engine, rounds=1, blocks={"count": 1}).model_dump(mode="json", exclude_none=True)
+    config = small(engine=engine, rounds=1, blocks={"count": 1}, hosts={"count": 1}).model_dump(
+        mode="json", exclude_none=True
+    )
     config["model"] = {"name": "mine:network"}
     config["algorithm"] = {"name": "mine:Half", "lr": 0.1}
     (tmp_path / "config.toml").write_text(tomli_w.dumps(config))

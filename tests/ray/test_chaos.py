@@ -69,7 +69,7 @@ def disturbed_run(cluster: Cluster, tmp_path: Path, rounds: int, kinds: list[str
     chaos = Chaos(cluster, seed=1)
     # Ray adds nodes from the main thread only, so it is the run that goes to another one.
     with ThreadPoolExecutor(1) as executor:
-        config = small(**tables, engine="ray", hosts={"max_retries": 20})
+        config = small(**tables, engine="ray", hosts={"count": 3, "max_retries": 20})
         future = executor.submit(run, config, out=tmp_path / "disturbed")
         for kind in kinds:
             chaos.strike(kind, alive=lambda: not future.done())

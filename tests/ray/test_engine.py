@@ -51,7 +51,7 @@ def test_an_upload_is_exactly_the_declared_slices(
 
 def test_recorded_bytes_are_the_bytes_on_the_wire(three_nodes: Cluster, out: Path) -> None:
     problem, _ = prepare(small())
-    record = run(small(engine="ray", rounds=1), out=out).records[0]
+    record = run(small(engine="ray", rounds=1, hosts={"count": 1}), out=out).records[0]
     own = [problem.layout.blocks[p.block].size + problem.layout.shared.size for p in record.participants]
     assert record.upload_bytes == 4 * sum(own)
     assert record.upload_floats == sum(own) == sum(record.upload_floats_by_block)

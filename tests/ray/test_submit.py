@@ -29,7 +29,7 @@ def cluster() -> Iterator[Head]:
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "small.toml"
-    path.write_text(small(engine="ray").to_toml())
+    path.write_text(small(engine="ray", hosts={"count": 1}).to_toml())
     return path
 
 
