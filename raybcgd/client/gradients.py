@@ -189,6 +189,8 @@ class ClientStack:
 
 def _padded(tensors: Sequence[Tensor]) -> Tensor:
     longest = max(len(tensor) for tensor in tensors)
+    if all(len(tensor) == longest for tensor in tensors):
+        return torch.stack(list(tensors))
     stack = tensors[0].new_zeros((len(tensors), longest, *tensors[0].shape[1:]))
     for row, tensor in zip(stack, tensors, strict=True):
         row[: len(tensor)] = tensor

@@ -1,5 +1,6 @@
 """Bytes to numbers, on whole batches, on whatever device the batch is."""
 
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -32,9 +33,10 @@ def normalise(inputs: torch.Tensor, constants: Constants, dtype: torch.dtype = t
     out = inputs.to(dtype=dtype, memory_format=layout, copy=not as_is)
     if as_is:
         return out
-    return out.div_(scale).sub_(_per_channel(mean, out)).div_(_per_channel(std, out))
+    return out.div_(scale).sub_(_per_channel(mean, dtype, out.device)).div_(_per_channel(std, dtype, out.device))
 
 
-def _per_channel(values: tuple[float, ...], like: torch.Tensor) -> torch.Tensor:
-    constants = torch.tensor(values, dtype=like.dtype, device=like.device)
+@cache
+def _per_channel(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    constants = torch.tensor(values, dtype=dtype, device=device)
     return constants if len(values) == 1 else constants.view(-1, 1, 1)

@@ -59,6 +59,8 @@ class Wire:
         self._fields = declared(self._type)
         self._down = declared(algorithm.Down)
         self._raw = Raw()
+        self._fixed: dict[int | None, Traffic] = {}
+        self._sizes: dict[int | None, list[int]] = {}
 
     def slices(self, travel: Travel, block: int | None) -> Slices:
         """The coordinates that a field carries for a client of a group; every coordinate where there are no groups."""
@@ -114,7 +116,11 @@ class Wire:
 
     def _parts(self, payload: np.ndarray, block: int | None) -> Iterator[tuple[Declared, np.ndarray]]:
         """The bytes of every field."""
-        sizes = [self._codec(field).size(self._length(field, block), self.dtype) for field in self._fields]
+        if block not in self._sizes:
+            self._sizes[block] = [
+                self._codec(field).size(self._length(field, block), self.dtype) for field in self._fields
+            ]
+        sizes = self._sizes[block]
         if sum(sizes) != payload.nbytes:
             raise ValueError(f"an upload of {payload.nbytes} bytes came where {sum(sizes)} were declared")
         start = 0
@@ -159,6 +165,13 @@ class Wire:
         A codec that chooses coordinates shows in its payload which blocks they were of. Without one, the counts by
         block are of the coordinates that may be chosen.
         """
+        if payload is not None and type(self.codec).positions is not Codec.positions:
+            return self._upload(block, payload)
+        if block not in self._fixed:
+            self._fixed[block] = self._upload(block, None)
+        return self._fixed[block]
+
+    def _upload(self, block: int | None, payload: np.ndarray | None) -> Traffic:
         parts = {} if payload is None else {field.name: part for field, part in self._parts(payload, block)}
         per_block = np.zeros(len(self.layout.blocks) + 1, dtype=np.int64)
         floats = 0
