@@ -21,7 +21,7 @@ from raybcgd.plan.links import uplinks
 from raybcgd.randomness import stream
 from raybcgd.wire.upload import Wire
 
-_STACK = 32
+_STACK = 64
 _STACKED_PARAMETERS = 200_000
 
 

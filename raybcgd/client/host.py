@@ -97,10 +97,11 @@ class ClientHost:
     def train(self, jobs: Sequence[Job], down: Mapping[str, np.ndarray], orders: Orders) -> list[Outcome]:
         """Do the jobs, in stacks where the model allows it. A client that fails does not take others with it."""
         broadcast = self._begin(down, orders)
-        size = self._problem.stack
+        stacks = -(-len(jobs) // max(self._problem.stack, 1))
         outcomes: list[Outcome] = []
-        for start in range(0, len(jobs), size or 1):
-            outcomes += self._attempt(jobs[start : start + (size or 1)], broadcast, orders)
+        for k in range(stacks):
+            stack = jobs[k * len(jobs) // stacks : (k + 1) * len(jobs) // stacks]
+            outcomes += self._attempt(stack, broadcast, orders)
         load = self._load()
         return [outcome._replace(load=load) for outcome in outcomes]
 

@@ -7,8 +7,10 @@ from raybcgd.client.host import Job
 
 _SLACK = 0.05
 """A client stays at home while that makes its host at most this share of a fair load busier than the idlest."""
-_CHUNK_SECONDS = 0.05
-"""Less work than this in one call would be spent on calling."""
+_CHUNK_SECONDS = 0.2
+"""A call costs some milliseconds, and a small stack of clients nearly as much as a large one."""
+_CHUNK_CLIENTS = 32
+"""No smaller chunks than this where clients are trained in stacks."""
 
 
 class Times:
@@ -40,7 +42,7 @@ class Deal:
     def __init__(self, hosts: Iterable[int], fixed: bool, stack: int) -> None:
         self._queues: dict[int, deque[tuple[Job, float]]] = {host: deque() for host in hosts}
         self._fixed = fixed
-        self._least = max(stack, 1)
+        self._least = max(1, min(stack, _CHUNK_CLIENTS))
         self._fair = 0.0
 
     def place(self, jobs: Sequence[Job], seconds: Sequence[float], homes: dict[int, int]) -> int:
