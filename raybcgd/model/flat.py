@@ -52,6 +52,15 @@ class FlatModel:
                 owner._buffers[name] = view
         self.trained: Tensor | None = None if bool(trained.all()) else trained
         """1 on parameters and 0 on buffers; None when there are no buffers."""
+        self._counts = {name: b.clone() for name, b in module.named_buffers() if not b.is_floating_point()}
+
+    def forget_counts(self) -> None:
+        """Put buffers that are not floating back, such as the batches that a batch norm has seen.
+
+        They do not travel, and what a client computes must not depend on who was trained here before it.
+        """
+        for name, value in self._counts.items():
+            self.module.get_buffer(name).copy_(value)
 
     def _runs(self) -> Iterator[tuple[Entry, slice]]:
         start = 0

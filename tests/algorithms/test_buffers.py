@@ -1,5 +1,6 @@
 """Batch normalisation: its statistics travel and are averaged, and nothing else is done to them."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from raybcgd.client.host import ClientHost, Job, Orders
 from raybcgd.model.flat import FlatModel
+from raybcgd.problem import prepare
+from tests.conftest import small
 
 METHODS: list[dict[str, Any]] = [
     {"name": "fedavg"},
@@ -66,3 +70,15 @@ def test_two_rounds_of_momentum_move_statistics_as_plain_averaging_does(lab: Any
     buffers = FlatModel(normed(), layout, torch.float32, torch.device("cpu")).trained == 0
     for name, _ in others:
         torch.testing.assert_close(runs["fedavg"].x[buffers], runs[name].x[buffers])
+
+
+def test_what_a_client_computes_does_not_depend_on_who_was_trained_before_it(tmp_path: Path) -> None:
+    """A batch norm without momentum weighs by a count of batches, which does not travel."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.BatchNorm1d(6, momentum=None), nn.Linear(6, 10))
+    problem, data = prepare(small(algorithm={"name": "fedavg"}, blocks={"count": 1}), module=module)
+    down = {"x": FlatModel(problem.module(), problem.layout, torch.float32, torch.device("cpu")).vector.numpy()}
+    uploads = []
+    for clients in ([5], [2, 9, 5]):
+        host = ClientHost(problem, data, str(tmp_path), torch.device("cpu"))
+        uploads.append(host.train([Job(client, None) for client in clients], down, Orders(0))[-1].payload)
+    np.testing.assert_array_equal(*uploads)
