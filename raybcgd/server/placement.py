@@ -14,7 +14,8 @@ class HostsConfig(Section):
     """`[hosts]`: the processes that train clients."""
 
     num_gpus: Annotated[float, Field(ge=0)] = 0.25
-    """The fraction of a GPU that a host asks for. Where the cluster has no GPU, hosts ask for a CPU instead."""
+    """The fraction of a GPU that a host asks for. Where the cluster has no GPU, hosts ask for a CPU instead. Ray fills
+    one GPU of a node before it takes the next: with few hosts on many GPUs, ask for more."""
     num_cpus: Annotated[float, Field(ge=0)] | None = None
     """The CPUs that a host asks for; unless given, 1 for a host without a GPU and 0 for one with."""
     device: Literal["auto", "gpu", "cpu"] = "auto"

@@ -123,14 +123,17 @@ class RayPool:
             left = deadline - time.monotonic()
             done, _ = ray.wait(list(starting), timeout=max(0.0, left))
             if not done:
-                there, free = ray.cluster_resources(), ray.available_resources()  # type: ignore[no-untyped-call]
-                raise RunError(
-                    f"no host came up within hosts.start_timeout_seconds = {self._config.start_timeout:g}: each asks "
-                    f"for {self._needs.words()}, the cluster has {_amounts(there)}, and of these {_amounts(free)} are "
-                    "free"
-                )
+                raise self._too_late()
             for ref in done:
                 self._started(starting[ref])
+
+    def _too_late(self) -> RunError:
+        there, free = ray.cluster_resources(), ray.available_resources()  # type: ignore[no-untyped-call]
+        return RunError(
+            f"no host came up within hosts.start_timeout_seconds = {self._config.start_timeout:g}: each asks for "
+            f"{self._needs.words()}, the cluster has {_amounts(there)}, and of these {_amounts(free)} are free; raise "
+            "it, or ask for fewer or smaller hosts"
+        )
 
     def _started(self, number: int) -> bool:
         """Take in a host that has answered; start another one where it has died instead."""
@@ -223,9 +226,13 @@ class RayPool:
             self._queued = max(self._queued, deal.left)
             calls = {ref: number for number in self._up() for ref in self._hosts[number].calls}
             starting = self._starting()
-            done, _ = ray.wait([*calls, *starting], timeout=None if end is None else max(0.0, end - time.monotonic()))
-            if not done:
+            limits = [] if calls else [self._config.start_timeout]  # only a host that has not come can go on
+            limits += [] if end is None else [max(0.0, end - time.monotonic())]
+            done, _ = ray.wait([*calls, *starting], timeout=min(limits, default=None))
+            if not done and end is not None and time.monotonic() >= end:
                 return
+            if not done:
+                raise self._too_late()
             for ref in done:
                 if ref in starting:
                     if self._started(starting[ref]):

@@ -9,7 +9,7 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from raybcgd import ConfigError
+from raybcgd import ConfigError, RunError, run
 from raybcgd.client.host import Job
 from raybcgd.problem import prepare
 from raybcgd.server.evaluate import pieces
@@ -65,3 +65,12 @@ def test_hosts_that_no_cohort_uses_are_given_back(cluster: Cluster, tmp_path: Pa
     pool._resize(jobs)
     assert len(pool._hosts) == 5
     pool.close()
+
+
+@pytest.mark.slow
+def test_a_client_whose_host_never_comes_ends_the_run(cluster: Cluster, tmp_path: Path) -> None:
+    """Five homes for twenty clients where three hosts fit and no autoscaler brings more."""
+    hosts = {"clients_per_host": 4, "max_count": 5, "start_timeout_seconds": 20}
+    config = small(engine="ray", data={"partition": {"clients": 20}}, hosts=hosts)
+    with pytest.raises(RunError, match=r"no host came up within hosts\.start_timeout_seconds = 20: each asks"):
+        run(config, out=tmp_path / "run")
