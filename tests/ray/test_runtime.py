@@ -87,6 +87,7 @@ def test_control_variates_larger_than_the_budget(two_cpus: Cluster, tmp_path: Pa
     assert bounded.summary["parameters"] >= 95_000
     files = sum(path.stat().st_size for path in (tmp_path / "bounded" / "states").rglob("*.safetensors"))
     assert files >= 700e6
+    print(f"a host's memory with a budget of 200 MB and of 1 MB: {[round(peak / 2**20) for peak in peaks.values()]} MB")
     # What a host takes beside its states (torch, Ray, the model, a stack of clients) is the same in both.
     assert peaks["bounded"] - peaks["none"] < 1.15 * 200 * 2**20, peaks
     unbounded = run(config(4000, "local"), dataset=dataset, out=tmp_path / "unbounded")
