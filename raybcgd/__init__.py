@@ -1,16 +1,30 @@
 """raybcgd: a Ray-distributed simulator of federated block-coordinate gradient descent."""
 
+import importlib
 import os
+from typing import TYPE_CHECKING, Any
 
 # Without this MKL's sums depend on how memory is aligned, and so a client's bits on its place in a stack of clients.
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
-from raybcgd.algorithms.api import Algorithm, Nothing, OwnBlock, Round, Scalar, SharedBlock, Summed, Task, Whole, Work
-from raybcgd.config import Config, load_config
-from raybcgd.data.dataset import Dataset
-from raybcgd.errors import ConfigError, RunError
-from raybcgd.record.rounds import RoundRecord
-from raybcgd.run import RunResult, run
+if TYPE_CHECKING:
+    from raybcgd.algorithms.api import (
+        Algorithm,
+        Nothing,
+        OwnBlock,
+        Round,
+        Scalar,
+        SharedBlock,
+        Summed,
+        Task,
+        Whole,
+        Work,
+    )
+    from raybcgd.config import Config, load_config
+    from raybcgd.data.dataset import Dataset
+    from raybcgd.errors import ConfigError, RunError
+    from raybcgd.record.rounds import RoundRecord
+    from raybcgd.running import RunResult, run
 
 __all__ = [
     "Algorithm",
@@ -32,3 +46,20 @@ __all__ = [
     "load_config",
     "run",
 ]
+
+_HOMES = {
+    "raybcgd.config": ("Config", "load_config"),
+    "raybcgd.data.dataset": ("Dataset",),
+    "raybcgd.errors": ("ConfigError", "RunError"),
+    "raybcgd.record.rounds": ("RoundRecord",),
+    "raybcgd.running": ("RunResult", "run"),
+}
+"""Where names are that are not of the algorithms' interface."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for when it is: the command line answers Ctrl-C before torch is there."""
+    if name not in __all__:
+        raise AttributeError(f"module 'raybcgd' has no attribute {name!r}")
+    home = next((module for module, names in _HOMES.items() if name in names), "raybcgd.algorithms.api")
+    return getattr(importlib.import_module(home), name)

@@ -19,7 +19,7 @@ from raybcgd.record.plots import accuracy_against_upload
 from raybcgd.record.progress import Display
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.record.standing import Standing, comparison_markdown, standing
-from raybcgd.run import RunResult, new_folder, run, write_whole
+from raybcgd.running import RunResult, new_folder, run, write_whole
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def compare(
                     variant,
                     module=module,
                     dataset=dataset,
-                    out=folder / _slug(label),
+                    out=folder / slug(label),
                     observe=watcher.observe,
                     announce=watcher.announce,
                 )
@@ -120,7 +120,8 @@ def _of(label: str) -> Iterator[None]:
         raise ConfigError(f'compare, variant "{label}": {error}') from None
 
 
-def _slug(label: str) -> str:
+def slug(label: str) -> str:
+    """The name of a run's folder in its comparison's."""
     return re.sub(r"[^a-z0-9_.]+", "-", label.lower().replace("+", "_plus")).strip("-.") or "run"
 
 

@@ -169,11 +169,31 @@ def _read_tables(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Nested tables on top of others; whatever is not a table replaces what was there."""
-    result = dict(under)
+    result = _deep_copy(under)
     for key, value in over.items():
-        both = isinstance(value, Mapping) and isinstance(under.get(key), Mapping)
-        result[key] = _merged(under[key], value) if both else value
+        there = result.get(key)
+        if isinstance(value, Mapping) and isinstance(there, Mapping):
+            result[key] = _merged(_still_valid(key, there, value), value)
+        else:
+            result[key] = value
     return result
+
+
+_ONE_OF = {"cohort": ("clients_per_block", "clients_per_round"), "hosts": ("count", "max_count")}
+"""Settings of which a table has one at most."""
+
+
+def _still_valid(table: str, under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """What is left of a table when others of its settings come on top: another method or codec has other settings."""
+    kept = dict(under)
+    if table == "algorithm" and over.get("name", kept.get("name")) != kept.get("name"):
+        known = method(str(over["name"])).model_fields
+        kept = {key: value for key, value in kept.items() if key in known}
+    if table == "wire" and over.get("codec", kept.get("codec")) != kept.get("codec"):
+        kept = {}
+    if any(key in over for key in _ONE_OF.get(table, ())):
+        kept = {key: value for key, value in kept.items() if key not in _ONE_OF[table]}
+    return kept
 
 
 def make_config(values: Mapping[str, Any]) -> Config:
@@ -192,11 +212,10 @@ def vary(base: Config, variant: Variant) -> Config:
     shared = {key: value for key, value in carried.items() if key in method(name).model_fields}
     tables: dict[str, Any] = {"algorithm": {"name": name, **shared, **settings}}
     for key in ("blocks", "cohort", "local", "wire"):
-        tables[key] = {**getattr(base, key).model_dump(exclude_unset=True), **getattr(variant, key)}
-    if variant.wire.get("codec", base.wire.codec) != base.wire.codec:
-        tables["wire"] = variant.wire  # another codec has other settings
-    else:
-        tables["wire"]["codec"] = base.wire.codec
+        under = getattr(base, key).model_dump(exclude_unset=True)
+        if key == "wire":
+            under["codec"] = base.wire.codec
+        tables[key] = {**_still_valid(key, under, getattr(variant, key)), **getattr(variant, key)}
     if variant.rounds is not None:
         tables["rounds"] = variant.rounds
     rest = {key: getattr(base, key) for key in Config.model_fields if key not in tables and key != "compare"}
@@ -204,20 +223,32 @@ def vary(base: Config, variant: Variant) -> Config:
 
 
 def override(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """A copy of nested tables in which `key.subkey=value` settings, with TOML values, have been replaced."""
+    """A copy of nested tables in which `key.subkey=value` settings, with TOML values, have been replaced.
+
+    A method's settings that another one has not go with it.
+    """
+    parsed = [(text, *_parsed(text)) for text in overrides]
     result = _deep_copy(values)
-    for text in overrides:
-        key, equals, raw = text.partition("=")
-        *tables, last = (part.strip() for part in key.split("."))
-        if not equals or not all((*tables, last)):
-            raise ConfigError(f"--set {text}: write it as key=value, such as --set algorithm.lr=0.05")
+    for name in {path[0] for _, path, _ in parsed if len(path) > 1}:
+        given = {path[1]: value for _, path, value in parsed if path[0] == name and len(path) == 2}
+        if isinstance(result.get(name), dict):
+            result[name] = _still_valid(name, result[name], given)
+    for text, path, value in parsed:
         table = result
-        for name in tables:
+        for name in path[:-1]:
             table = table.setdefault(name, {})
             if not isinstance(table, dict):
                 raise ConfigError(f"--set {text}: {name} is not a table; correct the key")
-        table[last] = _toml_value(raw)
+        table[path[-1]] = value
     return result
+
+
+def _parsed(text: str) -> tuple[list[str], Any]:
+    key, equals, raw = text.partition("=")
+    path = [part.strip() for part in key.split(".")]
+    if not equals or not all(path):
+        raise ConfigError(f"--set {text}: write it as key=value, such as --set algorithm.lr=0.05")
+    return path, _toml_value(raw)
 
 
 def _toml_value(raw: str) -> Any:

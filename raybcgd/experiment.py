@@ -1,6 +1,7 @@
 """The loop over rounds: what a run is, whoever runs its clients."""
 
 import hashlib
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raybcgd.errors import RunError
+from raybcgd.errors import ConfigError, RunError
 from raybcgd.model.flat import FlatModel
 from raybcgd.plan.history import History
 from raybcgd.problem import Data, Problem
@@ -22,6 +23,8 @@ from raybcgd.record.rounds import RoundLog, RoundRecord
 from raybcgd.server.evaluate import Score, combine, pieces
 from raybcgd.server.ledger import Ledger
 from raybcgd.server.round import Pool, PoolNews, RoundResult, run_round
+
+log = logging.getLogger(__name__)
 
 FREE = ("rounds", "engine", "hosts", "checkpoint", "evaluation", "analysis", "metrics", "compare")
 """Settings that may change on resume, because no bit of the weights depends on them."""
@@ -80,9 +83,7 @@ class Experiment:
         self._saving_seconds = 0.0
         self._saved_at: float | None = None
         self._done = 0
-        if not resume:
-            self._checkpoints.refuse_others()
-        position = self._checkpoints.latest() if resume else None
+        position = self._position(resume)
         folder.rounds.restore(b"" if position is None else position.log)
         if position is not None:
             self._server = type(self._server)(**_tensors(position.server))
@@ -91,6 +92,25 @@ class Experiment:
                 self._history = History.from_arrays(position.history)
             self._upload_d_total = position.upload_d_total
             self._done = position.rounds
+
+    def _position(self, resume: bool) -> Position | None:
+        """Where to go on; None to begin."""
+        if not resume:
+            self._checkpoints.refuse_others()
+            return None
+        position = self._checkpoints.latest()
+        if position is None and self._folder.summary.exists():
+            raise ConfigError(
+                f"{self._folder.path} has no checkpoint that is whole, so its run, which has ended, cannot go on; "
+                "start it anew with another --out, and checkpoint.every above 0"
+            )
+        if position is None and self._folder.rounds.content():
+            log.warning("there is no checkpoint yet that is whole: the run begins again with its first round")
+        if position is not None and position.rounds > self._problem.config.rounds:
+            raise ConfigError(
+                f"rounds = {self._problem.config.rounds}, but {position.rounds} rounds are done; raise it to go on"
+            )
+        return position
 
     @property
     def state_address(self) -> str:
@@ -173,20 +193,20 @@ class Experiment:
         waited = time.perf_counter() - started
         result, news = pending.result, pending.news
         saving, self._saving_seconds = self._saving_seconds, 0.0
-        losses = [participant.loss for participant in result.participants]
+        losses = [participant.loss for participant in result.participants if participant.loss is not None]
         record = RoundRecord(
             round=result.index,
             phase=result.phase,
             accuracy=None if quality is None else quality.accuracy,
             accuracy_by_phase=None if quality is None or len(quality.by_phase) == 1 else quality.by_phase,
             loss=None if quality is None else quality.loss,
-            train_loss=float(np.mean(losses)) if losses else float("nan"),
+            train_loss=float(np.mean(losses)) if losses else None,
             lr=result.lr,
             participants=result.participants,
             dropped=result.dropped,
             upload_floats=result.upload.floats,
             upload_bytes=result.upload.bytes,
-            upload_d=result.upload.floats / (max(1, len(losses)) * self._problem.layout.size),
+            upload_d=result.upload.floats / (max(1, len(result.participants)) * self._problem.layout.size),
             upload_d_total=pending.upload_d_total,
             upload_floats_by_block=result.upload.by_block,
             upload_bytes_by_block=shared_out(result.upload.bytes, result.upload.by_block),

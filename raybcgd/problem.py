@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raybcgd.client.states import open_address
 from raybcgd.config import Config
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.partition import Partition, partition
@@ -103,7 +104,7 @@ class Problem:
         """S, the clients of a round."""
         if self.config.algorithm.pooled:
             return 1
-        return self.config.cohort.size(self.num_blocks, self.clients)
+        return self.config.cohort.size(self.num_blocks, self.clients, self.config.algorithm.blockwise)
 
     @cached_property
     def stack(self) -> int:
@@ -180,6 +181,11 @@ def check(problem: Problem) -> None:
         raise ConfigError("data.augment needs images, and this data has none; leave it out")
     if problem.config.analysis is not None and problem.config.checkpoint.every == 0:
         raise ConfigError("[analysis] looks at the last checkpoint, and checkpoint.every = 0 makes none; raise it")
+    here = problem.config.engine == "local" and problem.config.hosts.device == "gpu"
+    if here and not torch.accelerator.is_available():
+        raise ConfigError('hosts.device = "gpu" with engine = "local", but this machine has none; set it to "cpu"')
+    if problem.config.checkpoint.address is not None:
+        open_address(problem.config.checkpoint.address)
     module = problem.module()
     _ = problem.cohort_size, problem.stack, problem.loss, problem.uplinks
     if problem.config.blocks.redivide_every is not None:
@@ -188,13 +194,22 @@ def check(problem: Problem) -> None:
     try:
         with torch.no_grad():
             outputs = module.to(problem.dtype).eval()(probe)
-            problem.loss(outputs, torch.zeros(2, dtype=torch.int64))
     except Exception as error:
         shape = "x".join(str(n) for n in problem.input_shape)
-        reason = str(error).strip().split("\n")[0]
         raise ConfigError(
-            f'model.name = "{problem.config.model.name}" cannot take inputs of {shape}: {reason}; '
+            f'model.name = "{problem.config.model.name}" cannot take inputs of {shape}: {_reason(error)}; '
             "choose another model or set model.options"
         ) from None
     finally:
         module.train()
+    try:
+        problem.loss(outputs, torch.full((2,), problem.classes - 1))
+    except Exception as error:
+        raise ConfigError(
+            f'model.loss = "{problem.config.model.loss}" cannot judge outputs of {tuple(outputs.shape)[1:]} a sample '
+            f"for {problem.classes} classes: {_reason(error)}; choose another loss, or a model with other outputs"
+        ) from None
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")

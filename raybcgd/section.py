@@ -10,6 +10,7 @@ class Section(BaseModel):
         frozen=True,
         extra="forbid",
         use_attribute_docstrings=True,
+        allow_inf_nan=False,
         arbitrary_types_allowed=True,
         protected_namespaces=(),
     )

@@ -19,7 +19,7 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 import raybcgd
 from raybcgd.config import load_config, read_tables
 from raybcgd.errors import ConfigError, RunError
-from raybcgd.run import JOB_RUNS
+from raybcgd.running import JOB_RUNS
 
 _POLL_SECONDS = 1.0
 _SIGNALLED = 128
@@ -121,7 +121,7 @@ def _answering(address: str | None) -> Iterator[None]:
     """A cluster that does not answer, or refuses, as one line."""
     try:
         yield
-    except ConnectionError as error:
+    except (ConnectionError, ValueError) as error:
         raise ConfigError(
             f"--address {address}: no Ray cluster answers there ({_first_line(error)}); give the address of its "
             "dashboard, such as http://127.0.0.1:8265"
@@ -129,7 +129,8 @@ def _answering(address: str | None) -> Iterator[None]:
     except (RunError, ConfigError):
         raise
     except (RuntimeError, RayError) as error:
-        raise RunError(f"the cluster at {address} refuses: {_first_line(error)}") from None
+        where = f" at {address}" if address else " that Ray found"
+        raise RunError(f"the cluster{where} refuses: {_first_line(error)}") from None
 
 
 def _first_line(error: Exception) -> str:

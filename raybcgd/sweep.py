@@ -20,7 +20,7 @@ from raybcgd.data.sources import load
 from raybcgd.errors import ConfigError, RunError
 from raybcgd.problem import prepare
 from raybcgd.record.standing import standing
-from raybcgd.run import RunResult, new_folder, run, write_whole
+from raybcgd.running import RunResult, new_folder, run, write_whole
 from raybcgd.server.coordinator import cluster
 from raybcgd.server.placement import host_count, host_needs
 
@@ -133,6 +133,7 @@ def _run_all(
     # Relative paths in a config, such as a weights file's, are relative to where the sweep was started.
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
     os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # the runs keep their own logs
+    os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")  # it would go on as if the sweep had come to its end
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # the other output does not know how to be silent
     tuner = ray.tune.Tuner(
         ray.tune.with_resources(trial, {k: v for k, v in asks.items() if v}),

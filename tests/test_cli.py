@@ -3,7 +3,9 @@
 import io
 import json
 import os
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ import pytest
 import tomli_w
 from PIL import Image
 from rich.console import Console
+from torch import nn
 from typer.testing import CliRunner, Result
 
 from raybcgd.algorithms import METHODS
@@ -176,7 +179,26 @@ REFUSED = {
     "no folder": (["data.source=cifar10"], ["data.root is not set", "point it to"]),
     "more blocks than layers": (["blocks.count=9"], ["blocks.count = 9", "lower blocks.count to 3"]),
     "wrong division": (["blocks.division=vgg19"], ["blocks.division", "vgg19"]),
+    "infinite rate": (["algorithm.lr=inf"], ["algorithm.lr = inf", "must be a finite number"]),
+    "no such file system": (["checkpoint.address=foo://bar/x"], ["checkpoint.address", "foo", "correct it"]),
+    "a builder that fails": (
+        ["model.options={}", "model.name=tests.test_cli:broken"],
+        ["model.name", "ValueError: no such width", "mend"],
+    ),
+    "too few outputs": (
+        ["model.options={}", "model.name=tests.test_cli:narrow"],
+        ["model.loss", "outputs of (6,)", "10 classes"],
+    ),
+    "no GPU": (["hosts.device=gpu"], ["hosts.device", "engine", "cpu"]),
 }
+
+
+def broken() -> nn.Module:
+    raise ValueError("no such width")
+
+
+def narrow() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), *(nn.Linear(64, 64) for _ in range(3)), nn.Linear(64, 6))
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -198,6 +220,36 @@ def test_a_folder_that_holds_a_run(config: Path, out: Path) -> None:
 
 def test_a_folder_that_holds_none(tmp_path: Path) -> None:
     assert_refused(raybcgd("resume", tmp_path), str(tmp_path), "raybcgd train")
+
+
+def test_a_run_that_has_ended_without_a_checkpoint_is_not_begun_again(config: Path, out: Path) -> None:
+    assert raybcgd("train", config, "--out", out, "--set", "checkpoint.every=0").exit_code == 0
+    log = (out / "rounds.jsonl").read_bytes()
+    assert_refused(raybcgd("resume", out, "--set", "rounds=6"), "no checkpoint", "--out", "checkpoint.every")
+    assert (out / "rounds.jsonl").read_bytes() == log
+
+
+def test_a_run_that_has_not_ended_begins_again_without_a_checkpoint_and_says_so(
+    config: Path, out: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert raybcgd("train", config, "--out", out).exit_code == 0
+    expected = json.loads((out / "summary.json").read_text())["sha256"]
+    (out / "summary.json").unlink()
+    shutil.rmtree(out / "checkpoints")
+    assert raybcgd("resume", out).exit_code == 0
+    assert "begins again with its first round" in caplog.text
+    assert json.loads((out / "summary.json").read_text())["sha256"] == expected
+
+
+def test_resume_with_fewer_rounds_than_are_done(config: Path, out: Path) -> None:
+    assert raybcgd("train", config, "--out", out).exit_code == 0
+    assert_refused(raybcgd("resume", out, "--set", "rounds=3"), "rounds = 3, but 4 rounds are done", "raise it")
+    assert "rounds = 4" in (out / "config.toml").read_text()
+
+
+def test_the_files_of_a_run_can_be_read_by_others(config: Path, out: Path) -> None:
+    assert raybcgd("train", config, "--out", out, "--set", "rounds=1").exit_code == 0
+    assert all(path.stat().st_mode & stat.S_IROTH for path in out.iterdir())
 
 
 def test_resume_auto_without_a_folder(config: Path) -> None:
@@ -320,8 +372,46 @@ linux = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="look
 @linux
 def test_ctrl_c_ends_a_local_run(config: Path, out: Path) -> None:
     assert_ended_well(*interrupt(config, out, whole_group=True), out)
-    result = raybcgd("resume", out, "--set", "rounds=8")
+    done = len(list(RoundLog(out / "rounds.jsonl")))
+    result = raybcgd("resume", out, "--set", f"rounds={done + 2}")
     assert result.exit_code == 0, result.output
+
+
+@linux
+@pytest.mark.parametrize("command", ["train", "sweep"])
+def test_ctrl_c_before_anything_has_begun(command: str, config: Path) -> None:
+    arguments = [command, str(config), *(["--grid", "algorithm.lr=0.1,0.2"] if command == "sweep" else [])]
+    process = subprocess.Popen([sys.executable, "-m", "raybcgd", *arguments], stderr=subprocess.PIPE, text=True)
+    maps = Path(f"/proc/{process.pid}/maps")
+    while process.poll() is None and "libtorch" not in maps.read_text():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "interrupted\n")
+
+
+@linux
+@pytest.mark.ray
+@pytest.mark.slow
+def test_ctrl_c_ends_a_sweep(config: Path, out: Path) -> None:
+    command = ["sweep", str(config), "--grid", "algorithm.lr=0.01,0.02", "--set", "rounds=1000000", "--out", str(out)]
+    mark = f"raybcgd-test-{time.time_ns()}"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "raybcgd", *command],
+        env={**os.environ, "RAYBCGD_TEST_MARK": mark},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while not list(out.glob("*/rounds.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert errors.splitlines()[-1] == "interrupted"
+    assert marked_processes(mark) == []
 
 
 @linux
@@ -399,15 +489,18 @@ def test_the_readme_lists_every_method() -> None:
 
 
 def test_settings_lists_every_setting_with_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "300")
-    shown = raybcgd("settings").stdout
+    monkeypatch.setattr("raybcgd.cli.settings.out", Console(file=(written := io.StringIO()), width=300))
+    assert raybcgd("settings").exit_code == 0
+    shown = written.getvalue()
     for name, kind in tables():
         assert not name or f"[{name}]" in shown
         for key in own_settings(kind):
             words = (kind.model_fields[key].description or "").split()
             assert words, f"{name}.{key} is not described"
             assert " ".join(words[:3]) in shown
-    one = raybcgd("settings", "cohort").stdout
+    written.truncate(0)
+    raybcgd("settings", "cohort")
+    one = written.getvalue()
     assert "clients_per_round" in one
     assert "epochs" not in one
 

@@ -130,3 +130,21 @@ def test_what_cannot_be_extended(text: str, message: str, tmp_path: Path) -> Non
     (tmp_path / "x.toml").write_text(text)
     with pytest.raises(ConfigError, match=message):
         load_config(tmp_path / "x.toml")
+
+
+def test_another_method_drops_the_settings_that_it_has_not(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text(
+        '[algorithm]\nname = "fedbcgd"\nlr = 0.03\nmomentum = 0.7\n[wire]\ncodec = "qsgd"\nlevels = 7\n'
+        "[cohort]\nclients_per_block = 3\n[hosts]\ncount = 2\n"
+    )
+    settings = ["algorithm.name=fedavg", "wire.codec=bf16", "cohort.clients_per_round=9", "hosts.max_count=4"]
+    (tmp_path / "child.toml").write_text(
+        'extends = "base.toml"\nalgorithm.name = "fedavg"\nwire.codec = "bf16"\ncohort.clients_per_round = 9\n'
+        "hosts.max_count = 4\n"
+    )
+    for config in (load_config(tmp_path / "base.toml", settings), load_config(tmp_path / "child.toml")):
+        assert (config.algorithm.name, config.algorithm.lr, config.wire.codec) == ("fedavg", 0.03, "bf16")
+        assert (config.cohort.clients_per_block, config.cohort.clients_per_round) == (None, 9)
+        assert (config.hosts.count, config.hosts.max_count) == (None, 4)
+    with pytest.raises(ConfigError, match=r"algorithm\.momentum is not a setting of fedavg"):
+        load_config(tmp_path / "base.toml", ["algorithm.name=fedavg", "algorithm.momentum=0.5"])

@@ -15,7 +15,7 @@ from raybcgd.cli.runs import compare, resume, sweep, train
 from raybcgd.cli.settings import settings
 from raybcgd.cli.shared import out
 from raybcgd.cli.submit import submit
-from raybcgd.run import own_version
+from raybcgd.running import own_version
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in (train, resume, compare, sweep, report, submit, plan, methods, settings):

@@ -25,7 +25,7 @@ def plan(
         typer.Option(help="layers, balanced, equal or a paper's division; the model's own where it has one."),
     ] = None,
     count: Annotated[int | None, typer.Option(help="The number of blocks.")] = None,
-    classes: Annotated[int, typer.Option(help="With --model: the number of classes.")] = 10,
+    classes: Annotated[int, typer.Option(min=2, help="With --model: the number of classes.")] = 10,
     shape: Annotated[str, typer.Option(help="With --model: channels x height x width of a sample.")] = "3x32x32",
     settings: Set = None,
 ) -> None:

@@ -12,7 +12,7 @@ from raybcgd.config import Config, load_config
 from raybcgd.errors import ConfigError
 from raybcgd.experiment import RunFolder
 from raybcgd.record.standing import comparison_table, run_table
-from raybcgd.run import new_folder, run
+from raybcgd.running import new_folder, run
 
 
 @ends_clearly
@@ -59,10 +59,9 @@ def _run(config: Config, folder: Path, resume: bool, shown: Literal["auto", "jso
 
 
 def _where_it_stopped(folder: Path) -> str:
-    log = RunFolder(folder).rounds
-    if not log.path.exists():
+    done = RunFolder(folder).rounds.content().count(b"\n")
+    if not done:
         return "interrupted before the first round was done"
-    done = sum(1 for _ in log)
     return f"interrupted after {done} rounds; go on from the last checkpoint with `raybcgd resume {folder}`"
 
 
@@ -70,7 +69,8 @@ def _where_it_stopped(folder: Path) -> str:
 def compare(
     config: ConfigFile,
     algorithms: Annotated[
-        str | None, typer.Option(help="Methods to run, separated by commas; those of [compare] unless given.")
+        str | None,
+        typer.Option(help="Methods to run, separated by commas; else those of the config."),
     ] = None,
     settings: Set = None,
     out_folder: Out = None,
@@ -92,11 +92,12 @@ def sweep(
         typer.Option(metavar="KEY=VALUE,…", help="Values to try, such as algorithm.lr=0.01,0.03. May be repeated."),
     ],
     variant: Annotated[
-        str | None, typer.Option(help="The variant of [compare] to vary, by its label or method; else [algorithm].")
+        str | None,
+        typer.Option(help="The compared variant to vary, by label or method; else the config's method."),
     ] = None,
     metric: Annotated[
         Literal["last_tenth_accuracy", "best_accuracy", "final_accuracy", "upload_d_to_target"],
-        typer.Option(help="By what the best is chosen; of uploads, to the target of [compare], the smallest is."),
+        typer.Option(help="By what the best is chosen; of uploads, to the comparison's target, the smallest is."),
     ] = "last_tenth_accuracy",
     settings: Set = None,
     out_folder: Out = None,

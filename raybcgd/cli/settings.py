@@ -1,5 +1,6 @@
 """`raybcgd settings`: everything that a config can say, from the classes that read it."""
 
+import json
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -69,7 +70,7 @@ def own_settings(kind: type[Section]) -> list[str]:
 def _default(value: Any) -> str:
     if value is None or value is PydanticUndefined:
         return ""
-    return str(value).lower() if isinstance(value, bool) else f"{value!r}".replace("'", '"')
+    return json.dumps(value) if isinstance(value, bool | int | float | str | tuple) else repr(value)
 
 
 def _choices(annotation: Any) -> str:

@@ -12,7 +12,7 @@ from rich.console import Console
 from raybcgd.errors import ConfigError, RunError
 from raybcgd.record.logs import log_as_json
 from raybcgd.record.progress import Display
-from raybcgd.run import in_job
+from raybcgd.running import in_job
 
 P = ParamSpec("P")
 

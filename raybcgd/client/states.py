@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyarrow import fs
 from safetensors.numpy import save
 
-from raybcgd.errors import RunError
+from raybcgd.errors import ConfigError, RunError
 
 State = dict[str, np.ndarray]
 """Named vectors: the algorithm's client state, and what a codec with memory keeps."""
@@ -165,7 +165,11 @@ class StateCache:
 def open_address(address: str) -> tuple[fs.FileSystem, str]:
     """A pyarrow file system and a path in it, from a folder or an address such as s3://bucket/path."""
     if "://" in address:
-        filesystem, path = fs.FileSystem.from_uri(address)
+        try:
+            filesystem, path = fs.FileSystem.from_uri(address)
+        except (OSError, pa.ArrowException) as error:
+            reason = str(error).strip().split("\n")[0]
+            raise ConfigError(f'checkpoint.address = "{address}" cannot be used: {reason}; correct it') from None
         return filesystem, str(path)
     return fs.LocalFileSystem(use_mmap=True), os.path.abspath(address)
 

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from pydantic import Field, ValidationError, model_validator, validate_call
@@ -143,7 +143,15 @@ def _user_model(config: ModelConfig, input_shape: tuple[int, ...], classes: int)
         raise ConfigError(
             f'model.name = "{config.name}" cannot be called ({error}); give what it needs in model.options'
         ) from error
-    return lambda: builder(*given, **config.options)
+
+    def make() -> nn.Module:
+        try:
+            return cast("nn.Module", builder(*given, **config.options))
+        except Exception as error:
+            cause = f"{type(error).__name__}: {error}".strip().split("\n")[0]
+            raise ConfigError(f'model.name = "{config.name}" fails ({cause}); mend it, or model.options') from error
+
+    return make
 
 
 def _check_options(config: ModelConfig, accepted: list[str]) -> None:

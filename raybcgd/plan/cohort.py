@@ -52,10 +52,10 @@ class CohortConfig(Section):
             raise ValueError('assignment = "bandwidth" needs the clients\' links; add a table [cohort.links]')
         return self
 
-    def size(self, blocks: int, clients: int) -> int:
-        """S, checked against the numbers of blocks and clients."""
+    def size(self, blocks: int, clients: int, blockwise: bool = True) -> int:
+        """S, checked against the numbers of clients and, where the method has them, of blocks."""
         if self.clients_per_round is not None:
-            if self.clients_per_round < blocks and self.cover == "all":
+            if blockwise and self.clients_per_round < blocks and self.cover == "all":
                 raise ConfigError(
                     f"cohort.clients_per_round = {self.clients_per_round} cannot cover {blocks} blocks; "
                     f'raise it to at least {blocks}, lower blocks.count, or set cohort.cover = "some"'

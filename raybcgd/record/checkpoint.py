@@ -116,7 +116,7 @@ class Checkpoints:
             try:
                 position = self._read(rounds)
             except _Damaged as error:
-                log.warning("checkpoint of round %d is damaged (%s); going back to the one before", rounds, error)
+                log.warning("checkpoint of round %d is damaged (%s) and is passed over", rounds, error)
                 self._filesystem.delete_dir(self._folder(rounds))
                 continue
             self._retained[rounds] = position.ledger

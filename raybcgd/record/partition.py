@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import numpy as np
+from pydantic import ValidationError
 
 from raybcgd.data.inspect import MOST_CLIENTS_DRAWN, label_counts
+from raybcgd.errors import ConfigError
 from raybcgd.problem import Data
 from raybcgd.section import Section
 
@@ -33,4 +35,7 @@ def partition_record(data: Data) -> PartitionRecord:
 
 def read_partition(path: Path) -> PartitionRecord | None:
     """That of a run; None where there is none, as in runs of earlier versions."""
-    return PartitionRecord.model_validate_json(path.read_text()) if path.exists() else None
+    try:
+        return PartitionRecord.model_validate_json(path.read_bytes()) if path.exists() else None
+    except ValidationError:
+        raise ConfigError(f"{path} is not the record of a partition; remove it, and the report does without") from None

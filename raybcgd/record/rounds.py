@@ -4,8 +4,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, ValidationError
 
+from raybcgd.errors import ConfigError
 from raybcgd.section import Section
 
 
@@ -16,8 +17,8 @@ class Participant(Section):
     block: int | None
     """The block that it uploaded beside the shared one; None for methods that upload everything."""
     seconds: float
-    loss: float
-    """Mean training loss over its local steps."""
+    loss: float | None
+    """Mean training loss over its local steps; None where that is not a number."""
 
 
 class Dropped(Section):
@@ -31,6 +32,8 @@ class Dropped(Section):
 class RoundRecord(Section):
     """Everything about a round."""
 
+    model_config = ConfigDict(allow_inf_nan=True)  # a loss may be; in the log it is null then
+
     round: int
     phase: int = 0
     """The phase of block-cyclic data that was on; 0 where there are none."""
@@ -39,8 +42,8 @@ class RoundRecord(Section):
     accuracy_by_phase: tuple[float, ...] | None = None
     """On the test data of every phase of block-cyclic data; `accuracy` is their mean. None where there are none."""
     loss: float | None
-    train_loss: float
-    """Mean over the participants of their loss during local training."""
+    train_loss: float | None
+    """Mean over the participants of their loss during local training; None where nobody took part."""
     lr: float
     participants: tuple[Participant, ...]
     dropped: tuple[Dropped, ...] = ()
@@ -115,8 +118,14 @@ class RoundLog:
 
     def __iter__(self) -> Iterator[RoundRecord]:
         if self.path.exists():
-            for line in self.path.read_text().splitlines():
-                yield RoundRecord.model_validate_json(line)
+            for number, line in enumerate(self.path.read_bytes().splitlines(), start=1):
+                try:
+                    yield RoundRecord.model_validate_json(line)
+                except ValidationError:
+                    raise ConfigError(
+                        f"{self.path}, line {number}, is not the record of a round; restore the file, or go on with "
+                        "`raybcgd resume`, which takes it from the last checkpoint"
+                    ) from None
 
     def content(self) -> bytes:
         """The log as it stands, for a checkpoint."""

@@ -111,10 +111,10 @@ def by_block(
     from matplotlib.colors import LogNorm, Normalize
 
     drawn = runs[:_MOST_HEAT_MAPS]
-    tables = {run.label: table for run in drawn if (table := _table(values(run))) is not None}
+    tables = {run.label: table for run in drawn if (table := _table(values(run), log)) is not None}
     if not tables:
         return None
-    known = np.concatenate([table[np.isfinite(table) & (~log | (table > 0))] for table in tables.values()])
+    known = np.concatenate([table[np.isfinite(table)] for table in tables.values()])
     if not len(known):
         return None
     low, high = float(known.min()), float(known.max())
@@ -148,11 +148,15 @@ def by_block(
     return figure
 
 
-def _table(rows: Sequence[Sequence[float | None]]) -> np.ndarray | None:
-    """Blocks by rounds; None where there is nothing, or where the number of blocks has changed."""
+def _table(rows: Sequence[Sequence[float | None]], log: bool) -> np.ndarray | None:
+    """Blocks by rounds; None where there is nothing, or where the number of blocks has changed.
+
+    What cannot be drawn, on a logarithmic scale also what is not positive, is not a number.
+    """
     if not rows or not rows[0] or len({len(row) for row in rows}) != 1:
         return None
-    return np.array([[np.nan if v is None else float(v) for v in row] for row in rows]).T
+    table = np.array([[np.nan if v is None else float(v) for v in row] for row in rows]).T
+    return np.where(table > 0, table, np.nan) if log else table
 
 
 def _ticks(blocks: int) -> list[int]:

@@ -1,21 +1,23 @@
 """Finished runs, and runs that are still going on, as their folders show them."""
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from pydantic import ConfigDict, ValidationError
 
-from raybcgd.compare import title
+from raybcgd.compare import slug, title
 from raybcgd.config import Config, load_config
 from raybcgd.errors import ConfigError
 from raybcgd.experiment import RunFolder
 from raybcgd.record.partition import PartitionRecord, read_partition
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.record.standing import uploaded_to
+from raybcgd.section import Section
 
 
 @dataclass(frozen=True)
@@ -87,16 +89,31 @@ def _folders(path: Path) -> Iterator[Path]:
     inside = sorted(child for child in path.iterdir() if RunFolder(child).config.exists()) if path.is_dir() else []
     if not inside:
         raise ConfigError(f"{path} holds no run (no config.toml); give the folder of a run or of a comparison")
-    order = _order(path)
-    yield from sorted(inside, key=lambda child: order.get(child.name, len(order)))
+    order = [slug(label) for label in _comparison(path).labels]
+    yield from sorted(inside, key=lambda child: order.index(child.name) if child.name in order else len(order))
 
 
-def _order(path: Path) -> dict[str, int]:
-    """The order of a comparison's runs, by their folders."""
-    file = path / "comparison.json"
-    lines = json.loads(file.read_text())["runs"] if file.exists() else []
-    # A method's folder is called like it, but for signs that folders cannot have.
-    return {line["algorithm"].replace("+", "_plus"): k for k, line in enumerate(lines)}
+class _Comparison(Section):
+    """What is read of a `comparison.json`."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    target: float | None = None
+    runs: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def labels(self) -> list[str]:
+        """Those of its runs, in their order."""
+        return [str(line.get("label", "")) for line in self.runs]
+
+
+def _comparison(folder: Path) -> _Comparison:
+    """That in a folder; an empty one where there is none."""
+    file = folder / "comparison.json"
+    try:
+        return _Comparison.model_validate_json(file.read_bytes()) if file.exists() else _Comparison()
+    except ValidationError:
+        raise ConfigError(f"{file} is not what `raybcgd compare` writes; restore or remove it") from None
 
 
 def _read(folder: Path) -> Run:
@@ -105,13 +122,15 @@ def _read(folder: Path) -> Run:
     if not records:
         raise ConfigError(f"{folder} has no rounds yet; wait for the first one")
     config = load_config(here.config)
-    return Run(title(type(config.algorithm)), folder, config, records, read_partition(folder / "partition.json"))
+    labels = {slug(label): label for label in _comparison(folder.parent).labels}
+    label = labels.get(folder.name) or title(type(config.algorithm))
+    return Run(label, folder, config, records, read_partition(folder / "partition.json"))
 
 
 def target_of(paths: Sequence[Path], runs: Sequence[Run]) -> float:
     """The accuracy that a comparison in these folders counts to; else that of the runs' metrics."""
     for folder in (*paths, *(run.folder.parent for run in runs)):
-        file = folder / "comparison.json"
-        if file.exists():
-            return float(json.loads(file.read_text())["target"])
+        target = _comparison(folder).target
+        if target is not None:
+            return target
     return runs[0].config.metrics.target

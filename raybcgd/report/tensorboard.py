@@ -15,7 +15,10 @@ def write_events(runs: Sequence[Run], folder: Path) -> None:
     except ImportError:
         raise ConfigError("--tensorboard needs TensorBoard; pip install raybcgd[tensorboard]") from None
     for run in runs:
-        writer = SummaryWriter(str(folder / run.label.replace("/", "-")))
+        try:
+            writer = SummaryWriter(str(folder / run.label.replace("/", "-")))
+        except OSError as error:
+            raise ConfigError(f"--tensorboard {folder}: cannot write there ({error.strerror}); give a folder") from None
         for record in run.records:
             for name, value in scalars(record).items():
                 writer.add_scalar(name, value, record.round, record.finished_at)

@@ -21,7 +21,7 @@ class LocalPool:
     def __init__(self, problem: Problem, data: Data, state_address: str) -> None:
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        on_gpu = problem.config.hosts.device == "gpu" and torch.accelerator.is_available()
+        on_gpu = problem.config.hosts.device == "gpu"
         device = torch.accelerator.current_accelerator() if on_gpu else None
         self._host = ClientHost(problem, data, state_address, device or torch.device("cpu"))
         self._chunk = problem.stack or 1

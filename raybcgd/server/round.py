@@ -1,5 +1,6 @@
 """One round from start to end: plan, broadcast, train, reduce, commit. The same on Ray and in one process."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -220,7 +221,8 @@ def _compression(wire: Wire, there: Sequence[Member], uploads: Sequence[Traffic]
 
 
 def _participant(member: Member, outcome: Outcome) -> Participant:
-    return Participant(client=member.client, block=member.block, seconds=outcome.seconds, loss=outcome.loss)
+    loss = outcome.loss if math.isfinite(outcome.loss) else None
+    return Participant(client=member.client, block=member.block, seconds=outcome.seconds, loss=loss)
 
 
 def _dropped(member: Member, outcome: Outcome | None) -> Dropped:

@@ -18,7 +18,7 @@ from raybcgd.problem import prepare
 from raybcgd.record.endpoint import Endpoint, discovery_file
 from raybcgd.record.metrics import Exporter, MetricsConfig, RunLabels, RunPlan
 from raybcgd.record.rounds import RoundRecord
-from raybcgd.run import run
+from raybcgd.running import run
 from raybcgd.server.local import LocalPool
 from tests.conftest import small
 from tests.dashboards.server import Prometheus, until

@@ -153,3 +153,8 @@ def test_assignments_do_not_concern_methods_that_upload_everything(tmp_path: Pat
         for k, cohort in enumerate(({}, {"assignment": "need"}, {"assignment": "bandwidth", "links": {}}))
     ]
     assert len({result.summary["sha256"] for result in runs}) == 1
+
+
+def test_a_method_without_blocks_need_not_cover_them() -> None:
+    few = {"clients_per_block": None, "clients_per_round": 1}
+    assert prepare(small(algorithm={"name": "fedavg"}, cohort=few))[0].cohort_size == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from raybcgd.record.rounds import RoundRecord
-from raybcgd.run import run
+from raybcgd.running import run
 from tests.conftest import small
 from tests.dashboards.server import Prometheus, until
 from tests.ray.heads import Head, head

@@ -85,7 +85,7 @@ def test_a_damaged_checkpoint_is_passed_over(
     with caplog.at_level(logging.WARNING):
         result = run(small(rounds=8), out=out, resume=True)
     assert result.summary["sha256"] == undisturbed
-    assert re.search(r"checkpoint of round 6 is damaged \(.*\); going back", caplog.text)
+    assert re.search(r"checkpoint of round 6 is damaged \(.*\) and is passed over", caplog.text)
 
 
 def test_a_damaged_client_state_is_noticed_on_resume(
@@ -140,7 +140,7 @@ def test_checkpoints_and_states_on_a_file_system_that_cannot_rename(
 ) -> None:
     """As on an object store: files are written in place, and states that do not fit in memory spill to this machine."""
     bucket = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
-    for module in ("raybcgd.client.states", "raybcgd.record.checkpoint"):
+    for module in ("raybcgd.client.states", "raybcgd.record.checkpoint", "raybcgd.problem"):
         monkeypatch.setattr(f"{module}.open_address", lambda address: (bucket, address.removeprefix("bucket://")))
     tables: dict[str, Any] = {"checkpoint": {"address": "bucket://saved"}, "hosts": {"state_memory_mb": 0.01}}
     interrupted(out, after=5, **tables)

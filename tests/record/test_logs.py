@@ -14,7 +14,7 @@ import tomli_w
 
 from raybcgd.record.logs import JsonFormatter, log_as_json, log_round
 from raybcgd.record.rounds import Dropped, RoundLog
-from raybcgd.run import run
+from raybcgd.running import run
 from tests.conftest import small
 
 

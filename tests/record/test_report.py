@@ -17,8 +17,10 @@ from raybcgd.cli import app
 from raybcgd.compare import compare
 from raybcgd.config import Config
 from raybcgd.record.rounds import Dropped, RoundLog
+from raybcgd.report.figures import by_block
 from raybcgd.report.page import write_report
 from raybcgd.report.runs import Run, read_runs, target_of
+from raybcgd.report.style import drawing
 from raybcgd.report.tables import summary_table
 from raybcgd.report.tensorboard import scalars
 from tests.conftest import small
@@ -172,6 +174,44 @@ def test_failures_are_drawn_and_told(folder: Path, tmp_path: Path) -> None:
     text = (tmp_path / "page.html").read_text()
     assert '<figure id="failures">' in text
     assert "client 7: ValueError: &lt;no &amp; data&gt;" in text
+
+
+def test_heat_maps_share_the_scale_of_all_that_they_show(folder: Path) -> None:
+    """Runs of different lengths; zeros, which a logarithmic scale does not have; nothing known."""
+    long, short = read_runs([folder / "fedavg", folder / "fedbcgd"])
+    short = Run(short.label, short.folder, short.config, short.records[:3], short.partition)
+    values = {long.label: [[0.5, 0.0, 3.0]] * 6, short.label: [[None, 7.0, 1.0]] * 3}
+    with drawing() as new:
+        for log, lowest in ((True, 0.5), (False, 0.0)):
+            figure = by_block(new, [long, short], lambda run: values[run.label], "x", log)
+            assert figure is not None
+            images = [axes.images[0] for axes in figure.axes if axes.images]
+            assert [(image.norm.vmin, image.norm.vmax) for image in images] == [(lowest, 7.0)] * 2
+            assert [image.get_array().shape for image in images] == [(3, 6), (3, 3)]
+
+
+def test_variants_keep_their_labels_and_their_order(tmp_path: Path) -> None:
+    variants = [{"label": "Zero momentum", "algorithm": {"momentum": 0.0}}, {"label": "A half", "algorithm": {}}]
+    base = small(rounds=1, metrics={"enabled": False}).model_dump()
+    compare(Config.model_validate({**base, "compare": {"variants": variants}}), out=tmp_path / "two")
+    assert [run.label for run in read_runs([tmp_path / "two"])] == ["Zero momentum", "A half"]
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("fedavg/rounds.jsonl", "rounds.jsonl, line 3, is not the record of a round"),
+        ("fedavg/partition.json", "partition.json is not the record of a partition; remove it"),
+        ("comparison.json", "comparison.json is not what `raybcgd compare` writes; restore or remove it"),
+    ],
+)
+def test_damaged_files_are_named(file: str, words: str, folder: Path, tmp_path: Path) -> None:
+    damaged = shutil.copytree(folder, tmp_path / "damaged")
+    lines = (damaged / file).read_text().splitlines()
+    (damaged / file).write_text("\n".join([*lines[:2], "{cut"]))
+    result = report(damaged)
+    assert result.exit_code == 2, result.output
+    assert words in result.output
 
 
 def test_runs_of_the_same_method_are_told_apart(folder: Path, tmp_path: Path) -> None:

@@ -156,3 +156,12 @@ def test_algorithms_can_be_objects(out: Path) -> None:
     problem, _ = prepare(config)
     for before, after in zip(problem.module().parameters(), result.model.parameters(), strict=True):
         assert torch.equal(before, after)
+
+
+def test_a_round_in_which_nobody_takes_part_changes_nothing_and_is_recorded(out: Path) -> None:
+    result = run(small(rounds=2, cohort={"deadline_seconds": 1e-9}), out=out)
+    assert [len(record.dropped) for record in result.records] == [6, 6]
+    assert [(record.participants, record.train_loss, record.upload_bytes) for record in result.records] == [
+        ((), None, 0)
+    ] * 2
+    assert all(moved == 0 for record in result.records for moved in record.movement)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import nn
 
 from raybcgd.config import Config
@@ -192,7 +192,7 @@ def _save_final(flat: FlatModel, models: list[np.ndarray], folder: RunFolder) ->
         named = flat.named(torch.from_numpy(model.copy()))  # what came through Ray is read-only
         tensors.update({prefix + name: tensor.contiguous() for name, tensor in named.items()})
     temporary = folder.final.with_name(folder.final.name + ".part")
-    save_file(tensors, temporary)
+    temporary.write_bytes(save(tensors))
     temporary.replace(folder.final)
 
 
