@@ -57,9 +57,17 @@ _HOMES = {
 """Where names are that are not of the algorithms' interface."""
 
 
-def __getattr__(name: str) -> Any:
-    """Import what is asked for when it is: the command line answers Ctrl-C before torch is there."""
-    if name not in __all__:
-        raise AttributeError(f"module 'raybcgd' has no attribute {name!r}")
-    home = next((module for module, names in _HOMES.items() if name in names), "raybcgd.algorithms.api")
-    return getattr(importlib.import_module(home), name)
+if not TYPE_CHECKING:  # which knows the names from above, and would take any from here
+
+    def __getattr__(name: str) -> Any:
+        """Import what is asked for when it is: the command line answers Ctrl-C before torch is there."""
+        if name in __all__:
+            home = next((module for module, names in _HOMES.items() if name in names), "raybcgd.algorithms.api")
+            return getattr(importlib.import_module(home), name)
+        try:
+            return importlib.import_module(f"raybcgd.{name}")
+        except ModuleNotFoundError:
+            raise AttributeError(f"module 'raybcgd' has no attribute {name!r}") from None
+
+    def __dir__() -> list[str]:
+        return __all__

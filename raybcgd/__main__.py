@@ -7,10 +7,12 @@ import sys
 
 def main() -> None:
     """Run a command. Importing torch takes seconds, in which Ctrl-C has nothing to end yet."""
-    signal.signal(signal.SIGINT, _leave)
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:  # as for what a shell runs in the background
+        signal.signal(signal.SIGINT, _leave)
     from raybcgd.cli import main as run
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, before)
     run()
 
 

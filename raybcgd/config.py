@@ -3,7 +3,7 @@
 import difflib
 import importlib
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -145,26 +145,33 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
 
 def read_tables(path: str | Path) -> dict[str, Any]:
     """The tables of a TOML file, on top of those of the file that it `extends`, if any."""
-    return _read_tables(Path(path), ())
+    tables: dict[str, Any] = {}
+    for file in reversed(config_files(path)):
+        tables = _merged(tables, {key: value for key, value in _toml(file).items() if key != "extends"})
+    return tables
 
 
-def _read_tables(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
+def config_files(path: str | Path) -> list[Path]:
+    """A config's file, and those that it extends, one after another."""
+    files = [Path(path)]
+    while (base := _toml(files[-1], files[:-1]).get("extends")) is not None:
+        if not isinstance(base, str):
+            raise ConfigError(f"extends = {_short(base)} in {files[-1]}: must be the name of another config")
+        under = files[-1].parent / base
+        if under.resolve() in {file.resolve() for file in files}:
+            raise ConfigError(f'extends = "{base}" in {files[-1]} leads back to itself; name another config')
+        files.append(under)
+    return files
+
+
+def _toml(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
     try:
-        values = tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text())
     except OSError as error:
         said = f" that {above[-1]} extends" if above else ""
         raise ConfigError(f"cannot read the config {path}{said}: {error.strerror}; check its name") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}; correct it") from None
-    base = values.pop("extends", None)
-    if base is None:
-        return values
-    if not isinstance(base, str):
-        raise ConfigError(f"extends = {_short(base)} in {path}: must be the name of another config, beside this one")
-    under, chain = path.parent / base, (*above, path)
-    if under.resolve() in {file.resolve() for file in chain}:
-        raise ConfigError(f'extends = "{base}" in {path} leads back to itself; name another config')
-    return _merged(_read_tables(under, chain), values)
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

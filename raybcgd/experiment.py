@@ -193,7 +193,7 @@ class Experiment:
         waited = time.perf_counter() - started
         result, news = pending.result, pending.news
         saving, self._saving_seconds = self._saving_seconds, 0.0
-        losses = [participant.loss for participant in result.participants if participant.loss is not None]
+        losses = [np.inf if participant.loss is None else participant.loss for participant in result.participants]
         record = RoundRecord(
             round=result.index,
             phase=result.phase,

@@ -17,7 +17,7 @@ from ray.exceptions import RayError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 import raybcgd
-from raybcgd.config import load_config, read_tables
+from raybcgd.config import config_files, load_config, read_tables
 from raybcgd.errors import ConfigError, RunError
 from raybcgd.running import JOB_RUNS
 
@@ -77,8 +77,9 @@ def _entrypoint(config: str, settings: Sequence[str], folder: str, resume: bool)
 def _to_send(config: Path, working_dir: Path | None) -> Iterator[tuple[Path, str]]:
     """The folder to send, and the config's name in it."""
     if working_dir is not None:
-        if not config.resolve().is_relative_to(working_dir.resolve()):
-            raise ConfigError(f"{config} is not in --working-dir {working_dir}; put it there, or name another folder")
+        for file in config_files(config):
+            if not file.resolve().is_relative_to(working_dir.resolve()):
+                raise ConfigError(f"{file} is not in --working-dir {working_dir}; put it there, or name another folder")
         yield working_dir, str(config.resolve().relative_to(working_dir.resolve()))
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -121,13 +122,13 @@ def _answering(address: str | None) -> Iterator[None]:
     """A cluster that does not answer, or refuses, as one line."""
     try:
         yield
+    except (RunError, ConfigError):
+        raise
     except (ConnectionError, ValueError) as error:
         raise ConfigError(
             f"--address {address}: no Ray cluster answers there ({_first_line(error)}); give the address of its "
             "dashboard, such as http://127.0.0.1:8265"
         ) from None
-    except (RunError, ConfigError):
-        raise
     except (RuntimeError, RayError) as error:
         where = f" at {address}" if address else " that Ray found"
         raise RunError(f"the cluster{where} refuses: {_first_line(error)}") from None

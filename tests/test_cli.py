@@ -325,6 +325,11 @@ def marked_processes(mark: str) -> list[str]:
     return found
 
 
+def hear_ctrl_c() -> None:
+    """In a process about to start, as a terminal starts it: what is started in the background does not hear Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def interrupt(config: Path, out: Path, *settings: str, whole_group: bool) -> tuple[int, str, float, list[str]]:
     """Start a long run, press Ctrl-C in its fifth round: exit code, standard error, seconds, processes left behind."""
     mark = f"raybcgd-test-{time.time_ns()}"
@@ -337,6 +342,7 @@ def interrupt(config: Path, out: Path, *settings: str, whole_group: bool) -> tup
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=hear_ctrl_c,
     )
     assert process.stdout is not None
     try:
@@ -360,7 +366,7 @@ def assert_ended_well(code: int, errors: str, seconds: float, left: list[str], o
     assert "interrupted after" in errors
     assert f"raybcgd resume {out}" in errors
     assert left == []
-    assert seconds < 20  # a few seconds on an idle machine
+    assert seconds < 10  # a few seconds on an idle machine
     records = list(RoundLog(out / "rounds.jsonl"))
     assert [record.round for record in records] == list(range(len(records)))
     assert (out / "rounds.jsonl").read_bytes().endswith(b"\n")
@@ -381,7 +387,9 @@ def test_ctrl_c_ends_a_local_run(config: Path, out: Path) -> None:
 @pytest.mark.parametrize("command", ["train", "sweep"])
 def test_ctrl_c_before_anything_has_begun(command: str, config: Path) -> None:
     arguments = [command, str(config), *(["--grid", "algorithm.lr=0.1,0.2"] if command == "sweep" else [])]
-    process = subprocess.Popen([sys.executable, "-m", "raybcgd", *arguments], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "raybcgd", *arguments], stderr=subprocess.PIPE, text=True, preexec_fn=hear_ctrl_c
+    )
     maps = Path(f"/proc/{process.pid}/maps")
     while process.poll() is None and "libtorch" not in maps.read_text():
         time.sleep(0.01)
@@ -402,6 +410,7 @@ def test_ctrl_c_ends_a_sweep(config: Path, out: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=hear_ctrl_c,
     )
     deadline = time.monotonic() + 120
     while not list(out.glob("*/rounds.jsonl")) and time.monotonic() < deadline:
@@ -416,7 +425,7 @@ def test_ctrl_c_ends_a_sweep(config: Path, out: Path) -> None:
 
 @linux
 @pytest.mark.ray
-@pytest.mark.parametrize("whole_group", [True, False], ids=["terminal", "kill"])
+@pytest.mark.parametrize("whole_group", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["terminal", "kill"])
 def test_ctrl_c_ends_a_run_on_ray_and_its_processes(config: Path, out: Path, whole_group: bool) -> None:
     assert_ended_well(*interrupt(config, out, "engine=ray", whole_group=whole_group), out)
 

@@ -41,7 +41,18 @@ def test_the_config_travels_in_the_working_directory(config: Path, tmp_path: Pat
     (tmp_path / "other").mkdir()
     done = submit(config, "--working-dir", str(tmp_path / "other"))
     assert done.exit_code == 2
-    assert "is not in --working-dir" in done.output
+    assert done.output.startswith(f"error: {config} is not in --working-dir")
+    child = tmp_path / "other" / "child.toml"
+    child.write_text(f'extends = "../{config.name}"\n')
+    done = submit(child, "--working-dir", str(tmp_path / "other"))
+    assert done.exit_code == 2
+    assert f"{config.name} is not in --working-dir" in done.output
+
+
+def test_an_address_that_is_none(config: Path) -> None:
+    done = submit(config, "--address", "nonsense")
+    assert done.exit_code == 2
+    assert "--address nonsense: no Ray cluster answers there" in done.output
 
 
 def test_words_reach_the_node_as_they_were_given() -> None:

@@ -35,6 +35,8 @@ def settings(
     for name, kind in shown.items():
         page.add_section()
         page.add_row(f"[bold]{escape(f'[{name}]')}" if name else "[bold]at the top", "", "")
+        if kind is Config:
+            page.add_row("extends", "", "Another config, beside this one, of which this one says what is different.")
         if kind is Algorithm:
             page.add_row(
                 "name", _default(FedBCGDPlus.name), "The method (see `raybcgd methods`), or package.module:Class."
@@ -60,11 +62,14 @@ def tables(root: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str
 
 
 def own_settings(kind: type[Section]) -> list[str]:
-    """The settings of a table that are not tables themselves, and that a method or codec does not share with all."""
-    shared = {
-        name for base in (Algorithm, Codec) if kind is not base and issubclass(kind, base) for name in base.model_fields
-    }
-    return [name for name in kind.model_fields if name not in shared and section_of(kind, name) is None]
+    """The settings of a table that are not tables themselves; of a method or codec, those that not all have alike."""
+    general = next((base for base in (Algorithm, Codec) if kind is not base and issubclass(kind, base)), None)
+    shared = {} if general is None else general.model_fields
+
+    def is_own(name: str) -> bool:
+        return name not in shared or (name != "codec" and kind.model_fields[name].default != shared[name].default)
+
+    return [name for name in kind.model_fields if is_own(name) and section_of(kind, name) is None]
 
 
 def _default(value: Any) -> str:

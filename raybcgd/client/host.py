@@ -213,7 +213,9 @@ class ClientHost:
         vectors = {}
         for name in kind._fields:
             rows = [state[f"algorithm.{name}"] for state in states]
-            vectors[name] = torch.from_numpy(np.stack(rows) if stacked else rows[0].copy()).to(self._device)
+            vectors[name] = torch.from_numpy(np.stack(rows) if stacked else np.require(rows[0], requirements="W")).to(
+                self._device
+            )
         return kind(**vectors)
 
     def _send(

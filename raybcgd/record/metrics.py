@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Annotated, Any, Literal, NamedTuple
@@ -198,7 +199,7 @@ OWN = (
     Metric("target_accuracy_ratio", "gauge", "The accuracy to which uploads are counted."),
     Metric("target_rounds", "gauge", "Rounds until the target accuracy was first reached."),
     Metric("target_model_sizes", "gauge", "Mean upload of a sampled client until then, in units of d."),
-    Metric("exporter_seconds_total", "counter", "Time that the run has spent on these metrics."),
+    Metric("exporter_seconds_total", "counter", "Time spent on these metrics, mostly when they are read."),
 )
 """What a record does not hold."""
 
@@ -263,6 +264,7 @@ class Exporter:
         """Start from the rounds that were done before this process was."""
         for record in records:
             self.observe(record)
+        self._catch_up()
 
     def observe(self, record: RoundRecord, checkpoint_at: float | None = None) -> None:
         """A round is done; the last checkpoint was saved at that (Unix) time."""
@@ -271,37 +273,58 @@ class Exporter:
             self._catch_up()
 
     def _catch_up(self) -> None:
-        with self._one_reader:
-            while self._waiting:
-                self._show_round(*self._waiting.popleft())
-
-    def _show_round(self, record: RoundRecord, checkpoint_at: float | None) -> None:
+        """Show the rounds that wait: of gauges the last value, of everything else all of them."""
         began = time.perf_counter()
-        for metric in FROM_RECORD:
-            self._show(metric, metric.read(record))
-        if record.finished_at is not None:
-            self._child("round_timestamp_seconds").set(record.finished_at)
-        if checkpoint_at is not None:
-            self._child("checkpoint_timestamp_seconds").set(checkpoint_at)
-        if not self._reached and record.accuracy is not None and record.accuracy >= self._target:
-            self._reached = True
-            self._child("target_rounds").set(record.round + 1)
-            self._child("target_model_sizes").set(record.upload_d_total)
-        self._child("exporter_seconds_total").inc(time.perf_counter() - began)
+        with self._one_reader:
+            news = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            if not news:
+                return
+            records = [record for record, _ in news]
+            for metric in FROM_RECORD:
+                self._show(metric, [values for record in records if (values := metric.read(record)) is not None])
+            self._stamp("round", [record.finished_at for record in records])
+            self._stamp("checkpoint", [saved_at for _, saved_at in news])
+            self._look_for_target(records)
+            self._child("exporter_seconds_total").inc(time.perf_counter() - began)
 
-    def _show(self, metric: Metric, values: Values) -> None:
-        if values is None:
+    def _stamp(self, name: str, times: Sequence[float | None]) -> None:
+        known = [at for at in times if at is not None]
+        if known:
+            self._child(f"{name}_timestamp_seconds").set(known[-1])
+
+    def _look_for_target(self, records: Iterable[RoundRecord]) -> None:
+        for record in () if self._reached else records:
+            if record.accuracy is not None and record.accuracy >= self._target:
+                self._reached = True
+                self._child("target_rounds").set(record.round + 1)
+                self._child("target_model_sizes").set(record.upload_d_total)
+                return
+
+    def _show(self, metric: Metric, values: Sequence[Any]) -> None:
+        """What one metric has been in some rounds."""
+        if not values:
             return
         if metric.kind == "histogram":
             child = self._child(metric.name)
-            for value in values if isinstance(values, Sequence) else ():
+            for value in chain.from_iterable(values):
                 child.observe(value)
             return
-        single = {(): values} if isinstance(values, float | int) else {}
-        named = {(key,): value for key, value in values.items()} if isinstance(values, Mapping) else single
-        for key, value in named.items():
+        for key, value in (_named(values[-1]) if metric.kind == "gauge" else _sums(values)).items():
             child = self._child(metric.name, *key)
             child.set(value) if metric.kind == "gauge" else child.inc(value)
+
+
+def _named(values: float | Mapping[str, float]) -> dict[tuple[str, ...], float]:
+    """A metric's values by the labels that it has beside the run's."""
+    return {(key,): value for key, value in values.items()} if isinstance(values, Mapping) else {(): values}
+
+
+def _sums(values: Sequence[float | Mapping[str, float]]) -> dict[tuple[str, ...], float]:
+    total: dict[tuple[str, ...], float] = {}
+    for one in values:
+        for key, value in _named(one).items():
+            total[key] = total.get(key, 0.0) + value
+    return total
 
 
 class Silent:

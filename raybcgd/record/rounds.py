@@ -43,7 +43,8 @@ class RoundRecord(Section):
     """On the test data of every phase of block-cyclic data; `accuracy` is their mean. None where there are none."""
     loss: float | None
     train_loss: float | None
-    """Mean over the participants of their loss during local training; None where nobody took part."""
+    """Mean over the participants of their loss during local training; None where nobody took part. A loss
+    that is not finite is null in the log."""
     lr: float
     participants: tuple[Participant, ...]
     dropped: tuple[Dropped, ...] = ()

@@ -45,8 +45,10 @@ class _Group(NamedTuple):
     """1 where these are parameters, 0 where they are buffers."""
     spans: Mapping[str, tuple[tuple[slice, slice], ...]]
     """For every field, where in the flat vector its values go, and where in the field they are."""
+    measured: tuple[tuple[int, slice, slice], ...]
+    """The blocks in the first field: number, place in the flat vector, place in the field."""
     parts: tuple[int, ...]
-    """The numbers of the blocks in the upload, the shared one last."""
+    """The numbers of the blocks that the group uploads, the shared one last."""
 
 
 class Reducer:
@@ -102,10 +104,13 @@ class Reducer:
         if self._derives:
             task = LocalTask(expected.steps, self._lr, group.trained, wire.shared(block))
             terms = self._algorithm.terms(terms, group.down, task)
-        squares = self._measure(terms[0], group, expected.weight)
+        for number in group.parts:
+            self._weights[number] += expected.weight
+            self._counts[number] += 1
+        squares = self._measure(terms[0], group)
         for field, values in zip(self._fields, terms, strict=True):
             # Cheap and almost always enough: no sum of finite values is missed, and large ones get a second look.
-            total = squares if values is terms[0] else float(values.sum())
+            total = squares if values is terms[0] and group.measured else float(values.sum())
             if not math.isfinite(total) and not bool(torch.isfinite(values).all()):
                 where = "" if block is None else f" for block {block}"
                 raise RunError(
@@ -124,15 +129,25 @@ class Reducer:
             wire, slices = self._wire, self._wire.coordinates(block)
             layout = wire.layout
             scalar = (slice(0, 1),)
+            spans = {
+                field.name: _side_by_side(scalar if field.travel is Travel.SCALAR else wire.slices(field.travel, block))
+                for field in self._fields
+            }
+            first = () if self._fields[0].travel is Travel.SCALAR else spans[self._fields[0].name]
             self._groups[block] = _Group(
                 down=type(self._down)(*(take(vector, slices) for vector in self._down)),
                 trained=None if self._trained is None else take(self._trained, slices),
-                spans={
-                    field.name: _side_by_side(
-                        scalar if field.travel is Travel.SCALAR else wire.slices(field.travel, block)
+                spans=spans,
+                measured=tuple(
+                    (
+                        number,
+                        part.slice,
+                        slice(span.start + part.start - place.start, span.start + part.stop - place.start),
                     )
-                    for field in self._fields
-                },
+                    for place, span in first
+                    for number, part in enumerate((*layout.blocks, layout.shared))
+                    if part.size and place.start <= part.start and part.stop <= place.stop
+                ),
                 parts=tuple(
                     number
                     for number, part in enumerate((*layout.blocks, layout.shared))
@@ -141,23 +156,18 @@ class Reducer:
             )
         return self._groups[block]
 
-    def _measure(self, values: Tensor, group: "_Group", weight: float) -> float:
-        """Count a displacement in every block that it is of; the square of its norm."""
-        start, total = 0, 0.0
-        for number in group.parts:
-            place = self._places[number]
-            stop = start + place.stop - place.start
-            piece = values[start:stop]
+    def _measure(self, values: Tensor, group: "_Group") -> float:
+        """Take a displacement into account in every block that it is of; the square of its norm."""
+        total = 0.0
+        for number, place, span in group.measured:
+            piece = values[span]
             square = float(torch.dot(piece, piece))
             total += square
             self._squares[number] += square
-            self._weights[number] += weight
-            self._counts[number] += 1
             if self._moved is not None:
                 self._moved[place].add_(piece)
             if self._drift is not None:
                 self._drift[place].addcmul_(piece, piece)
-            start = stop
         return total
 
     def result(self) -> Reduced:

@@ -56,3 +56,12 @@ def test_recorded_bytes_are_the_bytes_on_the_wire(three_nodes: Cluster, out: Pat
     assert record.upload_bytes == 4 * sum(own)
     assert record.upload_floats == sum(own) == sum(record.upload_floats_by_block)
     assert record.download_bytes == len(own) * 2 * 4 * problem.layout.size
+
+
+def test_stragglers_on_ray_are_dropped_at_the_deadline(three_nodes: Cluster, out: Path) -> None:
+    slow = {"epochs": 300, "stack": 0}
+    config = small(engine="ray", rounds=2, local=slow, cohort={"deadline_seconds": 0.5}, hosts={"count": 1})
+    records = run(config, out=out).records
+    assert [len(record.participants) + len(record.dropped) for record in records] == [6] * 2
+    assert all(record.dropped and {d.reason for d in record.dropped} == {"deadline"} for record in records)
+    assert all(record.phase_seconds["train"] < 5 for record in records)
