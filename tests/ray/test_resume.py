@@ -68,6 +68,7 @@ def check(folder: Path, undisturbed: str, engine: str, kills: int) -> None:
     assert [record.round for record in RoundLog(folder / "rounds.jsonl")] == list(range(ROUNDS))
 
 
+@pytest.mark.slow
 def test_a_killed_local_driver_is_resumed(out: Path, undisturbed: str) -> None:
     check(out, undisturbed, "local", kills=1)
 
