@@ -109,7 +109,7 @@ class Reducer:
             self._counts[number] += 1
         squares = self._measure(terms[0], group)
         for field, values in zip(self._fields, terms, strict=True):
-            # Cheap and almost always enough: no sum of finite values is missed, and large ones get a second look.
+            # Whatever is not finite shows in the sum; a sum that is too large gets a second look.
             total = squares if values is terms[0] and group.measured else float(values.sum())
             if not math.isfinite(total) and not bool(torch.isfinite(values).all()):
                 where = "" if block is None else f" for block {block}"
