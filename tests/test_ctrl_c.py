@@ -1,0 +1,139 @@
+"""Ctrl-C: at the start, in a run, in a sweep; it ends within seconds, leaves whole files and no processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from raybcgd.cli import app
+from raybcgd.record.rounds import RoundLog
+from tests.conftest import small
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(small().to_toml())
+    return path
+
+
+def marked_processes(mark: str) -> list[str]:
+    """The command lines of all processes that have inherited a mark in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (folder / "environ").read_bytes() and (folder / "cmdline").read_bytes():
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue
+    return found
+
+
+def hear_ctrl_c() -> None:
+    """In a process about to start, as a terminal starts it: what is started in the background does not hear Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def interrupt(config: Path, out: Path, *settings: str, whole_group: bool) -> tuple[int, str, float, list[str]]:
+    """Start a long run, press Ctrl-C in its fifth round: exit code, standard error, seconds, processes left behind."""
+    mark = f"raybcgd-test-{time.time_ns()}"
+    given = [part for text in ("rounds=1000000", *settings) for part in ("--set", text)]
+    code = "from raybcgd.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "train", str(config), "--out", str(out), *given],
+        env={**os.environ, "RAYBCGD_TEST_MARK": mark},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=hear_ctrl_c,
+    )
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            if "round 5/" in line:
+                break
+        else:
+            pytest.fail(f"no fifth round: {process.communicate()[1]}")
+        pressed = time.monotonic()
+        # A terminal sends Ctrl-C to the whole group, `kill` to the one process.
+        (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        return process.returncode, errors, time.monotonic() - pressed, marked_processes(mark)
+    finally:
+        process.kill()
+
+
+def assert_ended_well(code: int, errors: str, seconds: float, left: list[str], out: Path) -> None:
+    assert code == 130, errors
+    assert len(errors.splitlines()) == 1, errors
+    assert "interrupted after" in errors
+    assert f"raybcgd resume {out}" in errors
+    assert left == []
+    assert seconds < 10  # a few seconds on an idle machine
+    records = list(RoundLog(out / "rounds.jsonl"))
+    assert [record.round for record in records] == list(range(len(records)))
+    assert (out / "rounds.jsonl").read_bytes().endswith(b"\n")
+
+
+linux = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
+
+
+@linux
+def test_ctrl_c_ends_a_local_run(config: Path, out: Path) -> None:
+    assert_ended_well(*interrupt(config, out, whole_group=True), out)
+    done = len(list(RoundLog(out / "rounds.jsonl")))
+    result = CliRunner().invoke(app, ["resume", str(out), "--set", f"rounds={done + 2}"])
+    assert result.exit_code == 0, result.output
+
+
+@linux
+@pytest.mark.parametrize("command", ["train", "sweep"])
+def test_ctrl_c_before_anything_has_begun(command: str, config: Path) -> None:
+    arguments = [command, str(config), *(["--grid", "algorithm.lr=0.1,0.2"] if command == "sweep" else [])]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "raybcgd", *arguments], stderr=subprocess.PIPE, text=True, preexec_fn=hear_ctrl_c
+    )
+    maps = Path(f"/proc/{process.pid}/maps")
+    while process.poll() is None and "libtorch" not in maps.read_text():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "interrupted\n")
+
+
+@linux
+@pytest.mark.ray
+@pytest.mark.slow
+def test_ctrl_c_ends_a_sweep(config: Path, out: Path) -> None:
+    command = ["sweep", str(config), "--grid", "algorithm.lr=0.01,0.02", "--set", "rounds=1000000", "--out", str(out)]
+    mark = f"raybcgd-test-{time.time_ns()}"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "raybcgd", *command],
+        env={**os.environ, "RAYBCGD_TEST_MARK": mark},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=hear_ctrl_c,
+    )
+    deadline = time.monotonic() + 120
+    while not list(out.glob("*/rounds.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert errors.splitlines()[-1] == "interrupted"
+    assert marked_processes(mark) == []
+
+
+@linux
+@pytest.mark.ray
+@pytest.mark.parametrize("whole_group", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["terminal", "kill"])
+def test_ctrl_c_ends_a_run_on_ray_and_its_processes(config: Path, out: Path, whole_group: bool) -> None:
+    assert_ended_well(*interrupt(config, out, "engine=ray", whole_group=whole_group), out)
