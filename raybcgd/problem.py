@@ -181,8 +181,8 @@ def check(problem: Problem) -> None:
         raise ConfigError("data.augment needs images, and this data has none; leave it out")
     if problem.config.analysis is not None and problem.config.checkpoint.every == 0:
         raise ConfigError("[analysis] looks at the last checkpoint, and checkpoint.every = 0 makes none; raise it")
-    here = problem.config.engine == "local" and problem.config.hosts.device == "gpu"
-    if here and not torch.accelerator.is_available():
+    gpu_here = problem.config.engine == "local" and problem.config.hosts.device == "gpu"
+    if gpu_here and not torch.accelerator.is_available():
         raise ConfigError('hosts.device = "gpu" with engine = "local", but this machine has none; set it to "cpu"')
     if problem.config.checkpoint.address is not None:
         open_address(problem.config.checkpoint.address)
