@@ -229,12 +229,11 @@ class RayPool:
             limits = [] if calls else [self._config.start_timeout]  # only a host that has not come can go on
             limits += [] if end is None else [max(0.0, end - time.monotonic())]
             done, _ = ray.wait([*calls, *starting], timeout=min(limits, default=None))
-            if not done and calls:
-                return  # the deadline
-            if not done and (end is None or end - time.monotonic() > 0.01):  # Ray waits for whole milliseconds
-                raise self._too_late()
             if not done:
-                return
+                # Ray waits for whole milliseconds, so the deadline may be just ahead.
+                if calls or (end is not None and end - time.monotonic() <= 0.01):
+                    return
+                raise self._too_late()
             for ref in done:
                 if ref in starting:
                     if self._started(starting[ref]):
