@@ -1,4 +1,4 @@
-"""Writes the dashboards and the table of metrics: `make dashboards`, or `python -m dashboards.build`."""
+"""Generate the dashboards and the table of metrics: `make dashboards` or `python -m dashboards.build`."""
 
 import json
 import re
@@ -17,20 +17,21 @@ from raybcgd.record.metrics import METRICS
 ROOT = Path(__file__).parent.parent
 _INTRO = """# Dashboards
 
-`rounds.json`, `communication.json` and `cluster.json` are for Grafana 11 or newer. They and the table below are written
-by `make dashboards` from the Python files here; a test checks that they are up to date. `cluster/monitoring/` starts
-Prometheus and Grafana with all of it loaded.
+`rounds.json`, `communication.json` and `cluster.json` need Grafana 11 or newer. `make dashboards` generates them and the
+table below from the Python files in this folder; a test checks that they are up to date. `cluster/monitoring/` starts
+Prometheus and Grafana with everything loaded.
 
-Every metric has the labels `run` (the run's folder), `algorithm` and `dataset`. Histograms have `_bucket`, `_sum` and
-`_count`. What is by block has the label `block`: 0, 1, … and `shared`.
+A field of the round record (`raybcgd/record/rounds.py`) declares its metric. Every metric has the labels `run` (the run
+folder), `algorithm` and `dataset`. Histograms have `_bucket`, `_sum` and `_count` series. The label `block` is 0, 1, … or
+`shared`.
 
-| metric | type | what it is | panels |
+| Metric | Type | Description | Panels |
 |---|---|---|---|
 """
 
 
 class Shown(NamedTuple):
-    """An expression of a panel."""
+    """A PromQL expression and the panel that shows it."""
 
     dashboard: str
     panel: str
@@ -38,13 +39,13 @@ class Shown(NamedTuple):
 
 
 def pages() -> dict[str, str]:
-    """The dashboards by file name."""
+    """Return the dashboards as JSON, by file name."""
     built = {"rounds.json": rounds(), "communication.json": communication(), "cluster.json": cluster()}
     return {name: json.dumps(page, cls=JSONEncoder, indent=2, sort_keys=True) + "\n" for name, page in built.items()}
 
 
 def expressions() -> Iterator[Shown]:
-    """Every expression of every panel."""
+    """Yield every expression of every panel."""
     for text in pages().values():
         page: dict[str, Any] = json.loads(text)
         for panel in page["panels"]:
@@ -53,7 +54,7 @@ def expressions() -> Iterator[Shown]:
 
 
 def readme() -> str:
-    """The table metric -> panel."""
+    """Return dashboards/README.md."""
     shown = list(expressions())
     lines = []
     for metric in METRICS:
@@ -65,7 +66,7 @@ def readme() -> str:
 
 
 def files() -> dict[Path, str]:
-    """Everything that is generated, by its path."""
+    """Return all generated files, by path."""
     made = pages()
     here = {ROOT / "dashboards" / name: text for name, text in {**made, "README.md": readme()}.items()}
     kubernetes = objects(made, ROOT / "cluster/monitoring/alerts.yml")

@@ -1,138 +1,159 @@
-"""The *Cluster* dashboard: what it runs on."""
+"""The *Cluster* dashboard: hosts, memory, GPUs, autoscaling and failures."""
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from dashboards.kit import OURS, Query, Step, graph, number, ours, page
+from dashboards.kit import Panels, Query, Step, graph, number, page
+
+_FEW = (Step(1, "orange"), Step(5, "red"))
 
 
-def cluster() -> Dashboard:
-    """What it runs on."""
-    lost = (Step(1, "orange"), Step(5, "red"))
-    now = (
-        number("Hosts", "Up after the last round.", "none", Query(ours("hosts"))),
+def _now() -> Panels:
+    return (
+        number("Hosts", "Hosts that are up.", "none", "raybcgd_hosts_up"),
         number(
             "Hosts pending",
-            "Asked for and not up.",
+            "Hosts requested and not up yet.",
             "none",
-            Query(ours("pending_hosts")),
+            "raybcgd_hosts_pending",
             (Step(1, "orange"),),
             "green",
         ),
         number(
-            "Hosts restarted", "In place of lost ones.", "none", Query(ours("restarted_hosts_total")), lost, "green"
+            "Hosts restarted",
+            "Hosts started to replace lost ones.",
+            "none",
+            "raybcgd_hosts_restarted_total",
+            _FEW,
+            "green",
         ),
         number(
-            "Jobs retried", "Because their host was lost.", "none", Query(ours("retried_jobs_total")), lost, "green"
+            "Tasks retried",
+            "Tasks repeated because their host was lost.",
+            "none",
+            "raybcgd_hosts_retried_tasks_total",
+            _FEW,
+            "green",
         ),
         number(
             "Checkpoint age",
-            "Since the last one was saved, or since the start.",
+            "Time since the last checkpoint; before the first one, since the start.",
             "s",
-            Query(f"time() - {ours('checkpoint_timestamp_seconds')}"),
+            "time() - raybcgd_checkpoint_timestamp_seconds",
             (Step(1800, "orange"), Step(3600, "red")),
             "green",
         ),
         number(
             "Since the last round",
-            "A run that hangs shows here first.",
+            "Time since the last round finished. A run that hangs shows here first.",
             "s",
-            Query(f"time() - {ours('round_timestamp_seconds')}"),
+            "time() - raybcgd_round_timestamp_seconds",
             (Step(600, "orange"), Step(1800, "red")),
             "green",
         ),
     )
-    hosts = (
+
+
+def _hosts() -> Panels:
+    return (
         graph(
             "Hosts",
-            "Up, and asked for but not up: what autoscaling is still to bring.",
+            "Hosts that are up, and hosts requested and not up yet.",
             "none",
-            Query(ours("hosts"), "{{run}} up"),
-            Query(ours("pending_hosts"), "{{run}} pending"),
+            Query("raybcgd_hosts_up", "{{run}} up"),
+            Query("raybcgd_hosts_pending", "{{run}} pending"),
         ),
         graph(
             "Failures",
-            "In the last five minutes: hosts restarted, jobs done again, clients moved to another host.",
+            "Hosts restarted, tasks retried and clients moved to another host, over the last 5 minutes.",
             "none",
-            Query(f"increase({ours('restarted_hosts_total')}[5m])", "{{run}} restarted"),
-            Query(f"increase({ours('retried_jobs_total')}[5m])", "{{run}} retried"),
-            Query(f"increase({ours('rehomed_clients_total')}[5m])", "{{run}} re-homed"),
+            Query("increase(raybcgd_hosts_restarted_total[5m])", "{{run}} hosts restarted"),
+            Query("increase(raybcgd_hosts_retried_tasks_total[5m])", "{{run}} tasks retried"),
+            Query("increase(raybcgd_hosts_rehomed_clients_total[5m])", "{{run}} clients moved"),
         ),
-        graph("Queue", "Most jobs that waited for a host at once.", "none", Query(ours("queued_jobs"))),
+        graph("Queue", "Maximum number of client tasks waiting for a host.", "none", "raybcgd_hosts_queued_tasks"),
     )
-    memory = (
+
+
+def _memory() -> Panels:
+    return (
         graph(
             "Object store",
-            "In use on all nodes, and its capacity.",
+            "Ray's object store on all nodes: in use, and capacity.",
             "bytes",
-            Query(ours("object_store_bytes"), "{{run}} in use"),
-            Query(f"max({ours('object_store_capacity_bytes')})", "capacity"),
+            Query("raybcgd_hosts_object_store_bytes", "{{run}} in use"),
+            Query("max(raybcgd_hosts_object_store_capacity_bytes)", "capacity"),
         ),
         graph(
             "Client states",
-            "In the hosts' memory and in files.",
+            "Client states in the hosts' memory and in files.",
             "bytes",
-            Query(ours("state_memory_bytes"), "{{run}} memory"),
-            Query(ours("state_disk_bytes"), "{{run}} files"),
+            Query("raybcgd_hosts_state_memory_bytes", "{{run}} memory"),
+            Query("raybcgd_hosts_state_disk_bytes", "{{run}} files"),
         ),
         graph(
-            "Device memory",
-            "Most that the hosts have held on their accelerators; empty on CPUs.",
+            "Accelerator memory",
+            "Sum of the hosts' peak accelerator memory. Empty on CPUs.",
             "bytes",
-            Query(ours("device_memory_bytes")),
+            "raybcgd_hosts_device_memory_bytes",
         ),
     )
-    ray = (
+
+
+def _ray() -> Panels:
+    return (
         graph(
-            "GPUs given out",
-            "Ray's logical GPUs: used and free.",
+            "GPU allocation",
+            "Ray's logical GPUs, used and available.",
             "none",
             Query('sum by (State) (ray_resources{Name="GPU", State=~"USED|AVAILABLE"})', "{{State}}"),
             stacked=True,
         ),
         graph(
             "GPU utilisation",
-            "Of every GPU, from Ray's own metrics.",
+            "Per GPU, reported by Ray.",
             "percent",
             Query("ray_node_gpus_utilization", "{{instance}} GPU {{GpuIndex}}"),
         ),
         graph(
             "GPU memory",
-            "In use on every GPU, from Ray's own metrics.",
+            "Memory in use per GPU, reported by Ray.",
             "decmbytes",
             Query("ray_node_gram_used", "{{instance}} GPU {{GpuIndex}}"),
         ),
-        graph("CPU", "Of every node.", "percent", Query("ray_node_cpu_utilization", "{{instance}}")),
+        graph("CPU", "CPU utilisation per node.", "percent", Query("ray_node_cpu_utilization", "{{instance}}")),
         graph(
             "Memory",
-            "Share in use on every node.",
+            "Share of memory in use per node.",
             "percentunit",
             Query("ray_node_mem_used / ray_node_mem_total", "{{instance}}"),
             steps=(Step(0.9, "red"),),
         ),
         graph(
             "Autoscaling",
-            "Nodes that are up, being started, and lately lost.",
+            "Nodes that are up, starting, and recently failed.",
             "none",
             Query("sum(autoscaler_active_nodes)", "up"),
             Query("sum(autoscaler_pending_nodes)", "starting"),
-            Query("sum(autoscaler_recently_failed_nodes)", "lost"),
+            Query("sum(autoscaler_recently_failed_nodes)", "failed"),
         ),
     )
-    self_watch = (
+
+
+def _monitoring() -> Panels:
+    return (
         graph(
-            "Cost of these metrics",
-            "Share of the rounds' time that goes into them, since the start; a tenth of a per cent is usual.",
+            "Exporter overhead",
+            "Time spent on these metrics as a share of the rounds' time since the start. About 0.1 % is normal.",
             "percentunit",
-            Query(f"{ours('exporter_seconds_total')} / {ours('round_seconds_sum')}"),
+            "raybcgd_exporter_seconds_total / raybcgd_timing_round_seconds_sum",
             steps=(Step(0.01, "red"),),
         ),
-        graph("Endpoints", "1: Prometheus reaches the run.", "none", Query('up{job="raybcgd"}', "{{instance}}")),
-        graph(
-            "Running for",
-            "Since the start, or since the run was resumed.",
-            "s",
-            Query(f"time() - raybcgd_start_timestamp_seconds{OURS}"),
-        ),
+        graph("Targets up", "1 if Prometheus can scrape the run.", "none", Query('up{job="raybcgd"}', "{{instance}}")),
+        graph("Uptime", "Time since the run started or resumed.", "s", "time() - raybcgd_start_timestamp_seconds"),
     )
-    rows = (("Now", now), ("Hosts", hosts), ("Memory", memory), ("Ray", ray), ("Monitoring", self_watch))
+
+
+def cluster() -> Dashboard:
+    """Return the dashboard."""
+    rows = {"Now": _now(), "Hosts": _hosts(), "Memory": _memory(), "Ray": _ray(), "Monitoring": _monitoring()}
     return page("raybcgd-cluster", "raybcgd: Cluster", "Hosts, memory, GPUs, autoscaling and failures.", rows)

@@ -1,95 +1,106 @@
-"""The *Communication* dashboard: what travels."""
+"""The *Communication* dashboard: what clients send and receive."""
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from dashboards.kit import Query, Step, graph, heat, number, ours, page, rate
+from dashboards.kit import Panels, Query, Step, graph, heat_map, number, page, rate
 
 _PER_BLOCK = "{{run}} block {{block}}"
 
 
-def communication() -> Dashboard:
-    """What travels."""
-    now = (
-        number("Uploaded", "By all clients.", "decbytes", Query(ours("uploaded_bytes_total"))),
-        number("Downloaded", "By all clients.", "decbytes", Query(ours("downloaded_bytes_total"))),
-        number("Size of the model", "d, its coordinates.", "short", Query(ours("parameters"))),
+def _now() -> Panels:
+    return (
+        number("Uploaded", "Bytes, all clients.", "decbytes", "raybcgd_traffic_upload_bytes_total"),
+        number("Downloaded", "Bytes, all clients.", "decbytes", "raybcgd_traffic_download_bytes_total"),
+        number("Model size", "d, the number of coordinates.", "short", "raybcgd_parameters"),
         number(
             "Upload to target",
-            "Mean upload of a sampled client until the target accuracy was first reached, in d.",
+            "Mean upload per participant until the target accuracy was first reached, in units of d.",
             "none",
-            Query(ours("target_model_sizes")),
+            "raybcgd_target_upload_d",
         ),
-        number("Rounds to target", "Until the target accuracy was reached.", "none", Query(ours("target_rounds"))),
         number(
-            "Fewer floats than FedAvg",
-            "FedAvg's upload in as many rounds, d a client and round, over this run's: how much less a round costs.",
+            "Rounds to target", "Rounds until the target accuracy was first reached.", "none", "raybcgd_target_rounds"
+        ),
+        number(
+            "Saving over FedAvg",
+            "FedAvg's upload (d per client and round) divided by this run's, for the same number of rounds.",
             "none",
-            Query(f"({ours('round')} + 1) / {ours('uploaded_model_sizes_total')}"),
+            "(raybcgd_round + 1) / raybcgd_traffic_upload_d_total",
             (Step(1.5, "green"),),
         ),
     )
-    totals = (
+
+
+def _totals() -> Panels:
+    return (
         graph(
-            "Floats uploaded",
-            "Values sent by all clients, in whatever precision.",
+            "Values uploaded",
+            "Values uploaded by all clients, in any precision.",
             "short",
-            Query(ours("uploaded_floats_total")),
+            "raybcgd_traffic_upload_floats_total",
         ),
         graph(
-            "Floats downloaded",
+            "Values downloaded",
             "Values in the broadcasts to all clients.",
             "short",
-            Query(ours("downloaded_floats_total")),
+            "raybcgd_traffic_download_floats_total",
         ),
         graph(
-            "Compression",
-            "Bytes of the uploads without a codec over the bytes sent.",
+            "Compression ratio",
+            "Bytes of the uploads without a codec, divided by the bytes sent.",
             "none",
-            Query(ours("compression_ratio")),
+            "raybcgd_traffic_compression_ratio",
             steps=(Step(1, "orange"),),
         ),
         graph(
-            "Bytes a second",
-            "Uploads and downloads of all clients.",
+            "Throughput",
+            "Bytes per second, all clients.",
             "Bps",
-            Query(rate("uploaded_bytes_total"), "{{run}} up"),
-            Query(rate("downloaded_bytes_total"), "{{run}} down"),
+            Query(rate("raybcgd_traffic_upload_bytes_total"), "{{run}} upload"),
+            Query(rate("raybcgd_traffic_download_bytes_total"), "{{run}} download"),
         ),
         graph(
-            "Ratio to FedAvg",
-            "Upload of a sampled client so far over FedAvg's, which is d in every round.",
+            "Upload relative to FedAvg",
+            "Mean upload per participant so far, relative to FedAvg's d per round.",
             "percentunit",
-            Query(f"{ours('uploaded_model_sizes_total')} / ({ours('round')} + 1)"),
+            "raybcgd_traffic_upload_d_total / (raybcgd_round + 1)",
             steps=(Step(1, "orange"),),
             span=16,
         ),
     )
-    blocks = (
+
+
+def _blocks() -> Panels:
+    return (
         graph(
-            "Floats uploaded by block",
-            "By all clients; every client sends the shared block.",
+            "Values uploaded by block",
+            "All clients. Every client uploads the shared block.",
             "short",
-            Query(ours("block_uploaded_floats_total"), _PER_BLOCK),
+            Query("raybcgd_blocks_upload_floats_total", _PER_BLOCK),
         ),
         graph(
             "Bytes uploaded by block",
-            "The same in bytes; what a codec adds is shared out in proportion.",
+            "All clients. A codec's overhead is spread in proportion to the values.",
             "decbytes",
-            Query(ours("block_uploaded_bytes_total"), _PER_BLOCK),
+            Query("raybcgd_blocks_upload_bytes_total", _PER_BLOCK),
         ),
         graph(
-            "Floats downloaded by block",
-            "The broadcast is whole, so this is the blocks' size.",
+            "Values downloaded by block",
+            "All clients. The broadcast contains every block, so this is proportional to the block sizes.",
             "short",
-            Query(ours("block_downloaded_floats_total"), _PER_BLOCK),
+            Query("raybcgd_blocks_download_floats_total", _PER_BLOCK),
         ),
-        heat(
-            "Upload by block and time",
-            "Floats a second.",
+        heat_map(
+            "Upload rate by block",
+            "Values uploaded per second.",
             "short",
-            Query(rate("block_uploaded_floats_total", "block"), "{{block}}"),
+            Query(rate("raybcgd_blocks_upload_floats_total", "block"), "{{block}}"),
             span=24,
         ),
     )
-    rows = (("Now", now), ("In all", totals), ("Blocks", blocks))
+
+
+def communication() -> Dashboard:
+    """Return the dashboard."""
+    rows = {"Now": _now(), "Totals": _totals(), "Blocks": _blocks()}
     return page("raybcgd-communication", "raybcgd: Communication", "What clients send and receive.", rows)

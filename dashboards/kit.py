@@ -1,8 +1,9 @@
-"""The few shapes that our panels have, on top of Grafana's own typed builders."""
+"""Panel types of the dashboards, built with the Grafana Foundation SDK."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from string import ascii_uppercase
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from grafana_foundation_sdk.builders import common, dashboard, heatmap, prometheus, stat, timeseries
 from grafana_foundation_sdk.models import common as common_models
@@ -11,35 +12,35 @@ from grafana_foundation_sdk.models import heatmap as heatmap_models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
-OURS = '{run=~"$run", algorithm=~"$algorithm"}'
-"""The runs that are chosen at the top of a dashboard."""
-
-
+SELECTION = '{run=~"$run", algorithm=~"$algorithm"}'
+"""The runs selected at the top of a dashboard."""
 RATE = "$__rate_interval"
-"""What Grafana puts in place of this is long enough for every scrape interval."""
+"""Grafana replaces this with a window that is long enough for the scrape interval."""
+Panels = Sequence[Any]
+P = TypeVar("P", stat.Panel, timeseries.Panel, heatmap.Panel)
 
 
 class Query(NamedTuple):
-    """An expression, and what its series are called."""
+    """A PromQL expression and the legend of its series. Every raybcgd metric in it is limited to the selected runs."""
 
     expr: str
     legend: str = "{{run}}"
 
 
 class Step(NamedTuple):
-    """From this value on, this colour."""
+    """A threshold: values from here on have this colour."""
 
     value: float
     colour: str
 
 
-def ours(metric: str) -> str:
-    """A metric of the chosen runs."""
-    return f"raybcgd_{metric}{OURS}"
+def rate(metric: str, by: str = "run") -> str:
+    """Return the increase per second of a counter."""
+    return f"sum by ({by}) (rate({metric}[{RATE}]))"
 
 
-def page(uid: str, title: str, description: str, rows: Sequence[tuple[str, Sequence[Any]]]) -> models.Dashboard:
-    """A dashboard of titled rows of panels, with the runs and methods to choose from."""
+def page(uid: str, title: str, description: str, rows: Mapping[str, Panels]) -> models.Dashboard:
+    """Return a dashboard with titled rows of panels and selectors for method and run."""
     builder = (
         dashboard.Dashboard(title)
         .uid(uid)
@@ -61,7 +62,7 @@ def page(uid: str, title: str, description: str, rows: Sequence[tuple[str, Seque
         )
     )
     number = 0
-    for heading, panels in rows:
+    for heading, panels in rows.items():
         number += 1
         builder = builder.with_row(dashboard.Row(heading).id(number))
         for panel in panels:
@@ -86,9 +87,11 @@ def _choice(name: str, label: str, query: str) -> dashboard.QueryVariable:
 
 
 def _target(
-    query: Query, name: str = "A", style: PromQueryFormat = PromQueryFormat.TIME_SERIES
+    query: str | Query, name: str = "A", style: PromQueryFormat = PromQueryFormat.TIME_SERIES
 ) -> prometheus.Dataquery:
-    return prometheus.Dataquery().ref_id(name).expr(query.expr).legend_format(query.legend).format(style).range()
+    expr, legend = Query(query) if isinstance(query, str) else query
+    expr = re.sub(r"\braybcgd_\w+", rf"\g<0>{SELECTION}", expr)
+    return prometheus.Dataquery().ref_id(name).expr(expr).legend_format(legend).format(style).range()
 
 
 def _thresholds(steps: Sequence[Step], base: str) -> dashboard.ThresholdsConfig:
@@ -97,17 +100,16 @@ def _thresholds(steps: Sequence[Step], base: str) -> dashboard.ThresholdsConfig:
     return dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps([first, *rest])
 
 
+def _described(panel: P, title: str, description: str, unit: str, span: int) -> P:
+    return panel.title(title).description(description).datasource(SOURCE).unit(unit).span(span)
+
+
 def number(
-    title: str, description: str, unit: str, query: Query, steps: Sequence[Step] = (), base: str = "blue"
+    title: str, description: str, unit: str, query: str, steps: Sequence[Step] = (), base: str = "blue"
 ) -> stat.Panel:
-    """The latest value, large."""
+    """Return a panel with the last value."""
     return (
-        stat.Panel()
-        .title(title)
-        .description(description)
-        .datasource(SOURCE)
-        .unit(unit)
-        .span(4)
+        _described(stat.Panel(), title, description, unit, span=4)
         .height(4)
         .thresholds(_thresholds(steps, base))
         .graph_mode(common_models.BigValueGraphMode.NONE)
@@ -120,19 +122,14 @@ def graph(
     title: str,
     description: str,
     unit: str,
-    *queries: Query,
+    *queries: str | Query,
     stacked: bool = False,
     steps: Sequence[Step] = (),
     span: int = 8,
 ) -> timeseries.Panel:
-    """Lines over time."""
+    """Return a panel with lines over time."""
     panel = (
-        timeseries.Panel()
-        .title(title)
-        .description(description)
-        .datasource(SOURCE)
-        .unit(unit)
-        .span(span)
+        _described(timeseries.Panel(), title, description, unit, span)
         .height(8)
         .line_width(2)
         .fill_opacity(40 if stacked else 0)
@@ -156,8 +153,10 @@ def graph(
     return panel.override_by_name("target", [models.DynamicConfigValue("custom.lineStyle", {"fill": "dash"})])
 
 
-def heat(title: str, description: str, unit: str, query: Query, buckets: bool = False, span: int = 12) -> heatmap.Panel:
-    """A row a block (or a bucket of a histogram), and the value as the shade: viridis, which everybody can read."""
+def heat_map(
+    title: str, description: str, unit: str, query: Query, buckets: bool = False, span: int = 12
+) -> heatmap.Panel:
+    """Return a heat map with one row per block or per histogram bucket, in colours safe for colour-blind readers."""
     style = PromQueryFormat.HEATMAP if buckets else PromQueryFormat.TIME_SERIES
     colours = (
         heatmap.HeatmapColorOptions()
@@ -167,12 +166,7 @@ def heat(title: str, description: str, unit: str, query: Query, buckets: bool = 
         .steps(64)
     )
     return (
-        heatmap.Panel()
-        .title(title)
-        .description(description)
-        .datasource(SOURCE)
-        .unit(unit)
-        .span(span)
+        _described(heatmap.Panel(), title, description, unit, span)
         .height(8)
         .calculate(False)
         .color(colours)
@@ -181,11 +175,6 @@ def heat(title: str, description: str, unit: str, query: Query, buckets: bool = 
     )
 
 
-def rate(metric: str, by: str = "run") -> str:
-    """By how much a counter of the chosen runs grows in a second."""
-    return f"sum by ({by}) (rate({ours(metric)}[{RATE}]))"
-
-
-def block_heat(title: str, description: str, metric: str) -> heatmap.Panel:
-    """A metric by block, as the mean of the chosen runs."""
-    return heat(title, description, "none", Query(f"avg by (block) ({ours(metric)})", "{{block}}"))
+def block_heat_map(title: str, description: str, metric: str) -> heatmap.Panel:
+    """Return a heat map of a metric by block, averaged over the selected runs."""
+    return heat_map(title, description, "none", Query(f"avg by (block) ({metric})", "{{block}}"))

@@ -1,117 +1,136 @@
-"""The *Rounds* dashboard: how learning goes."""
+"""The *Rounds* dashboard: accuracy, loss, time and blocks, round by round."""
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from dashboards.kit import RATE, Query, Step, block_heat, graph, heat, number, ours, page, rate
+from dashboards.kit import RATE, Panels, Query, Step, block_heat_map, graph, heat_map, number, page, rate
 
 
 def _quantile(share: float, metric: str) -> str:
     return f"histogram_quantile({share}, {rate(f'{metric}_bucket', 'run, le')})"
 
 
-def rounds() -> Dashboard:
-    """How learning goes."""
-    now = (
-        number(
-            "Round", "Rounds done, of those planned, which stand beside this.", "none", Query(f"{ours('round')} + 1")
-        ),
-        number("Rounds planned", "From the config.", "none", Query(ours("planned_rounds"))),
+def _now() -> Panels:
+    mean_round = "increase(raybcgd_timing_round_seconds_sum[30m]) / increase(raybcgd_timing_round_seconds_count[30m])"
+    return (
+        number("Rounds finished", "Number of finished rounds.", "none", "raybcgd_round + 1"),
+        number("Rounds planned", "`rounds` in the config.", "none", "raybcgd_planned_rounds"),
         number(
             "Accuracy",
-            "On the test data, after the last round that was evaluated.",
+            "Test accuracy after the last evaluated round.",
             "percentunit",
-            Query(ours("accuracy_ratio")),
+            "raybcgd_quality_accuracy",
             (Step(0.5, "yellow"), Step(0.9, "green")),
             "orange",
         ),
-        number("Loss", "On the test data.", "none", Query(ours("loss"))),
-        number("Last round", "Its whole time.", "s", Query(ours("last_round_seconds"))),
+        number("Loss", "Test loss after the last evaluated round.", "none", "raybcgd_quality_loss"),
+        number("Last round", "Time of the last round.", "s", "raybcgd_timing_last_round_seconds"),
         number(
-            "Time left",
-            "The rounds that are left, at the pace of the last half hour.",
+            "Time remaining",
+            "Remaining rounds times the mean round time of the last 30 minutes.",
             "s",
-            Query(
-                f"({ours('planned_rounds')} - {ours('round')} - 1) * "
-                f"(increase({ours('round_seconds_sum')}[30m]) / increase({ours('round_seconds_count')}[30m]))"
-            ),
+            f"(raybcgd_planned_rounds - raybcgd_round - 1) * ({mean_round})",
         ),
     )
-    learning = (
+
+
+def _learning() -> Panels:
+    return (
         graph(
             "Accuracy",
-            "On the test data; dashed, the target to which uploads are counted.",
+            "Test accuracy. The dashed line is the target accuracy.",
             "percentunit",
-            Query(ours("accuracy_ratio")),
-            Query(f"max({ours('target_accuracy_ratio')})", "target"),
+            "raybcgd_quality_accuracy",
+            Query("max(raybcgd_target_accuracy)", "target"),
         ),
         graph(
             "Loss",
-            "On the test data, and the clients' own during local training.",
+            "Test loss, and the clients' mean loss during local training.",
             "none",
-            Query(ours("loss"), "{{run}} test"),
-            Query(ours("train_loss"), "{{run}} training"),
+            Query("raybcgd_quality_loss", "{{run}} test"),
+            Query("raybcgd_quality_train_loss", "{{run}} training"),
         ),
         graph(
-            "Upload of a client",
-            "Mean over the sampled clients, summed over the rounds, in units of the model's size d.",
+            "Upload per client",
+            "Mean upload per participant, summed over the rounds, in units of the model size d.",
             "none",
-            Query(ours("uploaded_model_sizes_total")),
+            "raybcgd_traffic_upload_d_total",
         ),
-        graph("Step size", "Of local training.", "none", Query(ours("learning_rate"))),
+        graph("Learning rate", "Step size of local training.", "none", "raybcgd_lr"),
         graph(
             "Accuracy by data phase",
-            "On the test data of each phase of block-cyclic data; empty for other data.",
+            "Test accuracy on each phase of block-cyclic data. Empty for other data.",
             "percentunit",
-            Query(ours("phase_accuracy_ratio"), "{{run}} phase {{data_phase}}"),
+            Query("raybcgd_quality_accuracy_by_phase", "{{run}} phase {{data_phase}}"),
         ),
         graph(
-            "Clients of a round",
-            "Those that took part, and sampled ones a minute whose upload did not count.",
+            "Clients per round",
+            "Participants per round, and dropped clients per minute by reason.",
             "none",
-            Query(ours("participants"), "{{run}} took part"),
-            Query(f"60 * {rate('dropped_clients_total', 'run, reason')}", "{{run}} dropped a minute: {{reason}}"),
+            Query("raybcgd_participants", "{{run}} participants"),
+            Query(f"60 * {rate('raybcgd_dropped_clients_total', 'run, reason')}", "{{run}} dropped/min: {{reason}}"),
         ),
     )
-    times = (
+
+
+def _times() -> Panels:
+    return (
         graph(
-            "Round by phase",
-            "Plan, broadcast, train, reduce, evaluate (as far as anybody waited for it), checkpoint.",
+            "Round by stage",
+            "Time of the last round by stage, averaged over the selected runs. Evaluation runs during the next round; "
+            "only the wait for it is shown.",
             "s",
-            Query(f"avg by (phase) ({ours('phase_seconds')})", "{{phase}}"),
+            Query("avg by (stage) (raybcgd_timing_stage_seconds)", "{{stage}}"),
             stacked=True,
         ),
         graph(
-            "Time of a round",
+            "Round time",
             "Median and 95th percentile.",
             "s",
-            Query(_quantile(0.5, "round_seconds"), "{{run}} median"),
-            Query(_quantile(0.95, "round_seconds"), "{{run}} 95 %"),
+            Query(_quantile(0.5, "raybcgd_timing_round_seconds"), "{{run}} median"),
+            Query(_quantile(0.95, "raybcgd_timing_round_seconds"), "{{run}} 95th percentile"),
         ),
-        heat(
-            "Time of a client",
-            "How many clients took how long for their local training.",
+        heat_map(
+            "Training time per client",
+            "Number of clients by the time of their local training.",
             "s",
-            Query(f"sum by (le) (increase({ours('client_seconds_bucket')}[{RATE}]))", "{{le}}"),
+            Query(f"sum by (le) (increase(raybcgd_client_seconds_bucket[{RATE}]))", "{{le}}"),
             buckets=True,
             span=8,
         ),
         graph(
-            "Time on the simulated links",
-            "How long a round's traffic would take over the clients' links; empty where these are not known.",
+            "Simulated transfer time",
+            "Time of the round's traffic over the clients' links. Empty if `cohort.links` is not set.",
             "s",
-            Query(ours("simulated_seconds")),
+            "raybcgd_traffic_simulated_seconds",
         ),
     )
-    blocks = (
-        block_heat(
+
+
+def _blocks() -> Panels:
+    return (
+        block_heat_map(
             "Drift diversity by block",
-            "Sum of the squared displacements over the square of their sum: 1/S where the clients agree, more where "
-            "they pull apart. Mean of the chosen runs.",
-            "drift_diversity",
+            "Sum of the clients' squared displacements divided by the squared norm of their sum, averaged over the "
+            "selected runs: 1/S if all S clients agree, higher if they diverge.",
+            "raybcgd_blocks_drift_diversity",
         ),
-        block_heat("Movement by block", "How far the global model moved in the round.", "movement_norm"),
-        block_heat("Momentum by block", "Norm of the server's momentum, for methods with one.", "momentum_norm"),
-        block_heat("Control variate by block", "Norm of the server's, for methods with one.", "control_variate_norm"),
+        block_heat_map(
+            "Movement by block", "Distance that the global model moved in the round.", "raybcgd_blocks_movement"
+        ),
+        block_heat_map(
+            "Momentum by block",
+            "Norm of the server's momentum. Empty for methods without momentum.",
+            "raybcgd_blocks_momentum",
+        ),
+        block_heat_map(
+            "Control variate by block",
+            "Norm of the server's control variate. Empty for methods without one.",
+            "raybcgd_blocks_control_variate",
+        ),
     )
-    rows = (("Now", now), ("Learning", learning), ("Time", times), ("Blocks", blocks))
-    return page("raybcgd-rounds", "raybcgd: Rounds", "How learning goes, round by round.", rows)
+
+
+def rounds() -> Dashboard:
+    """Return the dashboard."""
+    rows = {"Now": _now(), "Learning": _learning(), "Time": _times(), "Blocks": _blocks()}
+    return page("raybcgd-rounds", "raybcgd: Rounds", "Accuracy, loss, time and blocks, round by round.", rows)

@@ -1,73 +1,71 @@
 """raybcgd: a Ray-distributed simulator of federated block-coordinate gradient descent."""
 
-import importlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-# Without this MKL's sums depend on how memory is aligned, and so a client's bits on its place in a stack of clients.
+from raybcgd.lazy import lazy
+
+# Otherwise MKL's sums depend on memory alignment, and a client's bits on its place in a stack of clients.
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
-if TYPE_CHECKING:
-    from raybcgd.algorithms.api import (
-        Algorithm,
-        Nothing,
-        OwnBlock,
-        Round,
-        Scalar,
-        SharedBlock,
-        Summed,
-        Task,
-        Whole,
-        Work,
-    )
-    from raybcgd.config import Config, load_config
-    from raybcgd.data.dataset import Dataset
-    from raybcgd.errors import ConfigError, RunError
-    from raybcgd.record.rounds import RoundRecord
-    from raybcgd.running import RunResult, run
-
-__all__ = [
+_INTERFACE = (
     "Algorithm",
-    "Config",
-    "ConfigError",
-    "Dataset",
+    "ControlVariate",
+    "Count",
+    "Displacement",
+    "Momentum",
     "Nothing",
     "OwnBlock",
+    "PerPhase",
+    "PhaseCounts",
     "Round",
-    "RoundRecord",
-    "RunError",
-    "RunResult",
     "Scalar",
     "SharedBlock",
     "Summed",
     "Task",
     "Whole",
     "Work",
-    "load_config",
-    "run",
-]
+)
+"""The interface of an algorithm."""
 
-_HOMES = {
-    "raybcgd.config": ("Config", "load_config"),
-    "raybcgd.data.dataset": ("Dataset",),
-    "raybcgd.errors": ("ConfigError", "RunError"),
-    "raybcgd.record.rounds": ("RoundRecord",),
-    "raybcgd.running": ("RunResult", "run"),
-}
-"""Where names are that are not of the algorithms' interface."""
-
-
-if not TYPE_CHECKING:  # which knows the names from above, and would take any from here
-
-    def __getattr__(name: str) -> Any:
-        """Import what is asked for when it is: the command line answers Ctrl-C before torch is there."""
-        if name in __all__:
-            home = next((module for module, names in _HOMES.items() if name in names), "raybcgd.algorithms.api")
-            return getattr(importlib.import_module(home), name)
-        try:
-            return importlib.import_module(f"raybcgd.{name}")
-        except ModuleNotFoundError:
-            raise AttributeError(f"module 'raybcgd' has no attribute {name!r}") from None
-
-    def __dir__() -> list[str]:
-        return __all__
+if TYPE_CHECKING:
+    from raybcgd.algorithms.api import Algorithm as Algorithm
+    from raybcgd.algorithms.api import ControlVariate as ControlVariate
+    from raybcgd.algorithms.api import Count as Count
+    from raybcgd.algorithms.api import Displacement as Displacement
+    from raybcgd.algorithms.api import Momentum as Momentum
+    from raybcgd.algorithms.api import Nothing as Nothing
+    from raybcgd.algorithms.api import OwnBlock as OwnBlock
+    from raybcgd.algorithms.api import PerPhase as PerPhase
+    from raybcgd.algorithms.api import PhaseCounts as PhaseCounts
+    from raybcgd.algorithms.api import Round as Round
+    from raybcgd.algorithms.api import Scalar as Scalar
+    from raybcgd.algorithms.api import SharedBlock as SharedBlock
+    from raybcgd.algorithms.api import Summed as Summed
+    from raybcgd.algorithms.api import Task as Task
+    from raybcgd.algorithms.api import Whole as Whole
+    from raybcgd.algorithms.api import Work as Work
+    from raybcgd.config import Config as Config
+    from raybcgd.config import load_config as load_config
+    from raybcgd.data.dataset import Dataset as Dataset
+    from raybcgd.data.partition import Partitioner as Partitioner
+    from raybcgd.errors import ConfigError as ConfigError
+    from raybcgd.errors import RunError as RunError
+    from raybcgd.experiment import RunResult as RunResult
+    from raybcgd.experiment import run as run
+    from raybcgd.record.rounds import RoundRecord as RoundRecord
+    from raybcgd.wire.codecs import Codec as Codec
+else:  # imported when used, so that the command line answers Ctrl-C before torch is loaded
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "raybcgd.algorithms.api": _INTERFACE,
+            "raybcgd.config": ("Config", "load_config"),
+            "raybcgd.data.dataset": ("Dataset",),
+            "raybcgd.data.partition": ("Partitioner",),
+            "raybcgd.errors": ("ConfigError", "RunError"),
+            "raybcgd.experiment": ("RunResult", "run"),
+            "raybcgd.record.rounds": ("RoundRecord",),
+            "raybcgd.wire.codecs": ("Codec",),
+        },
+    )

@@ -1,9 +1,19 @@
-"""The two ways a run can stop that are the user's to mend, as opposed to a defect of ours."""
+"""The two ways a run stops that a user can fix. Any other exception is a defect and shows its traceback."""
 
 
 class ConfigError(ValueError):
-    """A setting, a file or a data set is wrong; the message is one line that names it and the fix."""
+    """A setting, file or data set is wrong. The message is one line that names it and the fix."""
 
 
 class RunError(RuntimeError):
-    """A run that was set up correctly could not go on; the message is one line that says where and why."""
+    """A correctly configured run cannot continue. The message is one line that says where and why."""
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message without its full stop, or the error's class name."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
+def last_line(error: BaseException) -> str:
+    """Return the last line of an error's message, which is where Ray puts the cause."""
+    return (str(error).strip() or type(error).__name__).splitlines()[-1].strip()

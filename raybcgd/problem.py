@@ -1,25 +1,30 @@
-"""What is trained on what: all that the server and every host derive alike from a config and the user's objects."""
+"""What is trained on what: everything that the server and the hosts derive from a config and the data."""
 
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raybcgd.client.states import open_address
-from raybcgd.config import Config
+from raybcgd.algorithms.api import Algorithm
+from raybcgd.config.schema import Config
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.partition import Partition, partition
 from raybcgd.data.phases import phases
 from raybcgd.data.sources import load
-from raybcgd.errors import ConfigError
-from raybcgd.model.blocks import BlockLayout, divide, layers_of, recut
+from raybcgd.errors import ConfigError, first_line
+from raybcgd.model.blocks import BlockLayout, divide, recut
+from raybcgd.model.layers import layers_of
+from raybcgd.model.settings import LOSSES, MODELS
 from raybcgd.model.zoo import build, loss_function
 from raybcgd.plan.links import uplinks
 from raybcgd.randomness import stream
+from raybcgd.storage import open_address
+from raybcgd.wire.codecs import Codec
 from raybcgd.wire.upload import Wire
 
 _STACK = 64
@@ -28,30 +33,30 @@ _STACKED_PARAMETERS = 200_000
 
 @dataclass(frozen=True)
 class Data:
-    """The data set and who holds which of its samples. Hosts read one copy a node from the object store."""
+    """The data set and its partition. Hosts read one copy per node from the object store."""
 
     dataset: Dataset
     partitions: tuple[Partition, ...]
-    """The clients' samples, for every phase of block-cyclic data; one where there are no phases."""
+    """The clients' samples in each data phase; one partition without phases."""
     test_rows: tuple[np.ndarray, ...]
-    """The test samples that each phase's model is judged on."""
+    """The test samples of each data phase."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """The light part of an experiment, which travels to every host: the config, and how to make the model."""
+    """The light part of an experiment, sent to every host: the config, and how to build the model."""
 
     config: Config
     input_shape: tuple[int, ...]
     classes: int
     clients: int
     largest_client: int
-    """The samples of the largest client."""
+    """Number of samples of the largest client."""
     own_module: nn.Module | None = None
-    """The user's module, where one was passed as an object."""
+    """The user's module, if one was passed as an object."""
 
     def module(self) -> nn.Module:
-        """A new module with the initial parameters."""
+        """Return a new module with the initial parameters."""
         return copy.deepcopy(self._initial)
 
     @cached_property
@@ -61,8 +66,16 @@ class Problem:
         return build(self.config.model, self.input_shape, self.classes, self.config.seed)
 
     def __getstate__(self) -> dict[str, object]:
-        """What travels is the recipe; what was cooked from it stays."""
+        """Leave cached values out of the pickle."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return cast("Algorithm", self.config.algorithm)
+
+    @property
+    def codec(self) -> Codec:
+        return cast("Codec", self.config.wire)
 
     @cached_property
     def dtype(self) -> torch.dtype:
@@ -77,20 +90,28 @@ class Problem:
         return divide(self.module(), self.config.blocks)
 
     @cached_property
+    def trained(self) -> Tensor | None:
+        """1 on parameters and 0 on buffers; None without buffers."""
+        entries = [entry for layer in self.layout.order for entry in layer.entries]
+        if all(entry.trained for entry in entries):
+            return None
+        return torch.cat([torch.full((entry.size,), float(entry.trained), dtype=self.dtype) for entry in entries])
+
+    @cached_property
     def wire(self) -> Wire:
         return self.wire_at(self.layout.edges)
 
     def wire_at(self, edges: tuple[int, ...] | None) -> Wire:
-        """The wire format under other edges between the blocks; None for those of the config."""
+        """Return the wire format for other block edges; None: those of the config."""
         if edges is None:
             return self.wire
-        return Wire(self.config.algorithm, self.layout.with_edges(edges), self.config.wire, self.dtype)
+        return Wire(self.algorithm, self.layout.with_edges(edges), self.codec, self.dtype)
 
     @cached_property
     def uplinks(self) -> np.ndarray | None:
-        """The clients' links, in bytes a second; None where they are not known, or where there are no clients."""
+        """The clients' uplinks in bytes per second; None if unknown."""
         links = self.config.cohort.links
-        if links is None or self.config.algorithm.pooled:
+        if links is None or self.algorithm.pooled:
             return None
         return uplinks(links, self.clients, self.config.seed)
 
@@ -101,14 +122,14 @@ class Problem:
 
     @cached_property
     def cohort_size(self) -> int:
-        """S, the clients of a round."""
-        if self.config.algorithm.pooled:
+        """S, the number of clients per round."""
+        if self.algorithm.pooled:
             return 1
-        return self.config.cohort.size(self.num_blocks, self.clients, self.config.algorithm.blockwise)
+        return self.config.cohort.size(self.num_blocks, self.clients, self.algorithm.blockwise)
 
     @cached_property
     def stack(self) -> int:
-        """How many clients are trained at once; 0 for one by one."""
+        """Number of clients trained together; 0: one at a time."""
         wanted = self.config.local.stack
         module = self.module()
         reason = _not_stackable(module)
@@ -123,15 +144,14 @@ class Problem:
     @cached_property
     def keeps_state(self) -> bool:
         """Whether clients keep anything between rounds."""
-        algorithm = self.config.algorithm
-        return self.config.wire.remembers or bool(algorithm.client_init(torch.zeros(1)))
+        return self.codec.remembers or bool(self.algorithm.client_init(torch.zeros(1)))
 
     @cached_property
     def state_bytes(self) -> int:
-        """What a client keeps between rounds."""
-        vectors = self.config.algorithm.client_init(torch.zeros(self.layout.size, dtype=self.dtype))
-        errors = self.wire.no_errors().values()
-        return sum(int(v.numel() * v.element_size()) for v in vectors) + sum(int(e.nbytes) for e in errors)
+        """Size of a client's state."""
+        vectors = self.algorithm.client_init(torch.zeros(self.layout.size, dtype=self.dtype))
+        residuals = self.wire.initial_residuals().values()
+        return sum(int(v.numel() * v.element_size()) for v in vectors) + sum(int(e.nbytes) for e in residuals)
 
 
 def _not_stackable(module: nn.Module) -> str | None:
@@ -144,10 +164,10 @@ def _not_stackable(module: nn.Module) -> str | None:
 
 
 def prepare(config: Config, module: nn.Module | None = None, dataset: Dataset | None = None) -> tuple[Problem, Data]:
-    """Load and divide the data, and check everything about a config that needs data or model to be checked."""
+    """Load and partition the data, and check everything about a config that needs the data or the model."""
     if dataset is None:
         dataset = load(config.data)
-    data = divide_data(config, dataset)
+    data = partition_data(config, dataset)
     problem = Problem(
         config=config,
         input_shape=tuple(dataset.train.inputs.shape[1:]),
@@ -160,8 +180,8 @@ def prepare(config: Config, module: nn.Module | None = None, dataset: Dataset | 
     return problem, data
 
 
-def divide_data(config: Config, dataset: Dataset) -> Data:
-    """Deal the samples to the clients: once, or in every phase of block-cyclic data."""
+def partition_data(config: Config, dataset: Dataset) -> Data:
+    """Split the samples among the clients: once, or per phase of block-cyclic data."""
     train, test, seed = dataset.train.targets, dataset.test.targets, config.seed
     if config.data.phases is None:
         parts = [partition(train, dataset.classes, config.data.partition, seed)]
@@ -170,46 +190,45 @@ def divide_data(config: Config, dataset: Dataset) -> Data:
         clients = config.data.partition.clients
         found = phases(train, test, dataset.classes, config.data.phases, clients, seed)
         parts, test_rows = [phase.train for phase in found], [phase.test for phase in found]
-    if config.algorithm.pooled:
+    if cast("Algorithm", config.algorithm).pooled:
         parts = [Partition(np.sort(part.indices), np.array([0, len(part.indices)])) for part in parts]
     return Data(dataset, tuple(parts), tuple(test_rows))
 
 
 def check(problem: Problem) -> None:
-    """Find out now, rather than in a host, that model, blocks, cohort and stack fit together."""
-    if problem.config.data.augment and len(problem.input_shape) != 3:
-        raise ConfigError("data.augment needs images, and this data has none; leave it out")
-    if problem.config.analysis is not None and problem.config.checkpoint.every == 0:
-        raise ConfigError("[analysis] looks at the last checkpoint, and checkpoint.every = 0 makes none; raise it")
-    gpu_here = problem.config.engine == "local" and problem.config.hosts.device == "gpu"
+    """Check before the run starts that model, blocks, cohort and stack fit together."""
+    config = problem.config
+    if config.data.augment and len(problem.input_shape) != 3:
+        raise ConfigError("data.augment needs images, but this data has none; remove data.augment")
+    if config.analysis is not None and config.checkpoint.every == 0:
+        raise ConfigError("[analysis] needs a checkpoint, but checkpoint.every = 0 writes none; raise it")
+    gpu_here = config.engine == "local" and config.hosts.device == "gpu"
     if gpu_here and not torch.accelerator.is_available():
-        raise ConfigError('hosts.device = "gpu" with engine = "local", but this machine has none; set it to "cpu"')
-    if problem.config.checkpoint.address is not None:
-        open_address(problem.config.checkpoint.address)
-    module = problem.module()
+        raise ConfigError('hosts.device = "gpu" with engine = "local", but this machine has no GPU; set it to "cpu"')
+    if config.checkpoint.address is not None:
+        open_address(config.checkpoint.address)
     _ = problem.cohort_size, problem.stack, problem.loss, problem.uplinks
-    if problem.config.blocks.redivide_every is not None:
-        recut(problem.layout, problem.config.blocks, None, stream(0))
-    probe = torch.zeros((2, *problem.input_shape), dtype=problem.dtype)
+    if config.blocks.redivide_every is not None:
+        recut(problem.layout, config.blocks, None, stream(0))
+    _check_forward_pass(problem)
+
+
+def _check_forward_pass(problem: Problem) -> None:
+    module = problem.module().to(problem.dtype).eval()
+    name, loss = MODELS.name_of(problem.config.model.name), LOSSES.name_of(problem.config.model.loss)
     try:
         with torch.no_grad():
-            outputs = module.to(problem.dtype).eval()(probe)
+            outputs = module(torch.zeros((2, *problem.input_shape), dtype=problem.dtype))
     except Exception as error:
         shape = "x".join(str(n) for n in problem.input_shape)
         raise ConfigError(
-            f'model.name = "{problem.config.model.name}" cannot take inputs of {shape}: {_reason(error)}; '
+            f'model.name = "{name}" cannot take inputs of shape {shape}: {first_line(error)}; '
             "choose another model or set model.options"
         ) from None
-    finally:
-        module.train()
     try:
         problem.loss(outputs, torch.full((2,), problem.classes - 1))
     except Exception as error:
         raise ConfigError(
-            f'model.loss = "{problem.config.model.loss}" cannot judge outputs of {tuple(outputs.shape)[1:]} a sample '
-            f"for {problem.classes} classes: {_reason(error)}; choose another loss, or a model with other outputs"
+            f'model.loss = "{loss}" cannot use outputs of shape {tuple(outputs.shape)[1:]} per sample with '
+            f"{problem.classes} classes: {first_line(error)}; choose another loss, or a model with other outputs"
         ) from None
-
-
-def _reason(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")

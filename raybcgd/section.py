@@ -1,10 +1,10 @@
-"""The base of every piece of configuration: frozen, and strict about its keys."""
+"""The base class of every table in a config."""
 
 from pydantic import BaseModel, ConfigDict
 
 
 class Section(BaseModel):
-    """A table of the TOML file. It is immutable, and an unknown key in it is an error."""
+    """A table of the TOML file: immutable, and unknown keys are errors."""
 
     model_config = ConfigDict(
         frozen=True,

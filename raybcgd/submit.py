@@ -17,9 +17,10 @@ from ray.exceptions import RayError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 import raybcgd
-from raybcgd.config import config_files, load_config, read_tables
+from raybcgd.config import load_config
+from raybcgd.config.files import config_files, read_tables
 from raybcgd.errors import ConfigError, RunError
-from raybcgd.running import JOB_RUNS
+from raybcgd.storage import JOB_RUNS
 
 _POLL_SECONDS = 1.0
 _SIGNALLED = 128

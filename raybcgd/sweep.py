@@ -13,16 +13,19 @@ import ray
 import ray.tune
 from rich.table import Table
 
-from raybcgd.compare import open_folder
-from raybcgd.config import CompareConfig, Config, Variant, make_config, override, vary
+from raybcgd.compare.comparison import open_folder
+from raybcgd.compare.settings import CompareConfig, Variant
+from raybcgd.config import Config, make_config
+from raybcgd.config.files import override, vary
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.sources import load
+from raybcgd.engine.ray.coordinator import cluster
+from raybcgd.engine.ray.placement import host_count, host_needs
 from raybcgd.errors import ConfigError, RunError
+from raybcgd.experiment import RunResult, run, write_whole
 from raybcgd.problem import prepare
 from raybcgd.record.standing import standing
-from raybcgd.running import RunResult, new_folder, run, write_whole
-from raybcgd.server.coordinator import cluster
-from raybcgd.server.placement import host_count, host_needs
+from raybcgd.storage import new_folder
 
 Metric = Literal["last_tenth_accuracy", "best_accuracy", "final_accuracy", "upload_d_to_target"]
 """By what the best is chosen; of uploads the smallest is best."""

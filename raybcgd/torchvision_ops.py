@@ -1,8 +1,8 @@
-"""The one way into torchvision, which also works when its build does not match torch's.
+"""Import torchvision even if its build does not match torch's.
 
-Then (torchvision for CUDA beside torch for the CPU, say) its compiled operators do not load, and importing it fails
-because it describes two of them that do not exist. Declaring their schemas is enough: data sets, models and transforms
-do not call them.
+With a mismatch, such as torchvision for CUDA and torch for CPU, torchvision's compiled operators do not load. Importing
+it then fails, because it registers fake kernels for two of them. Declaring their schemas fixes the import; data sets,
+models and transforms do not call them.
 """
 
 import importlib
@@ -13,18 +13,18 @@ import torch
 
 SCHEMAS = {name: f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor" for name in ("nms", "qnms")}
 
-_declared: list[torch.library.Library] = []  # a Library takes its schemas with it when it is collected
+_declared: list[torch.library.Library] = []  # a garbage-collected Library would remove its schemas
 
 
 def import_torchvision(submodule: str = "") -> ModuleType:
-    """`torchvision`, or `torchvision.<submodule>`. With matched builds a plain import."""
+    """Return `torchvision` or `torchvision.<submodule>`."""
     name = f"torchvision.{submodule}" if submodule else "torchvision"
     try:
         return importlib.import_module(name)
     except RuntimeError as error:
         if "torchvision::" not in str(error):
             raise
-    # Not before the first attempt: in a matched build torchvision's own library defines them.
+    # Only after a failed import: a matching build defines these operators itself.
     _declare_missing()
     for half_imported in [m for m in sys.modules if m.split(".")[0] == "torchvision"]:
         del sys.modules[half_imported]

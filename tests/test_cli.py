@@ -20,8 +20,8 @@ from typer.testing import CliRunner, Result
 from raybcgd.algorithms import METHODS
 from raybcgd.cli import app
 from raybcgd.cli.settings import own_settings, tables
-from raybcgd.record.progress import Display
 from raybcgd.record.rounds import RoundLog, RoundRecord
+from raybcgd.report.progress import Display
 
 SMALL: dict[str, Any] = {
     "rounds": 4,
@@ -282,7 +282,7 @@ def test_labels_out_of_range(config: Path, tmp_path: Path) -> None:
 
 def test_negative_labels(config: Path, tmp_path: Path) -> None:
     parquet(tmp_path / "d", [0, 1, -1, 2] * 10, [8] * 40)
-    assert_refused(train_on(tmp_path / "d", config), "labels run from -1", "mend the labels")
+    assert_refused(train_on(tmp_path / "d", config), "labels run from -1", "fix the labels")
 
 
 def test_a_truncated_parquet_file(config: Path, tmp_path: Path) -> None:

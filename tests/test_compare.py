@@ -9,11 +9,11 @@ from typer.testing import CliRunner
 
 from raybcgd import Config, ConfigError
 from raybcgd.cli import app
-from raybcgd.compare import compare, variant_configs
+from raybcgd.compare.comparison import compare, variant_configs
 from raybcgd.config import load_config, make_config
-from raybcgd.record.plots import headline
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.record.standing import uploaded_to
+from raybcgd.report.plots import headline
 
 DEMO = Path(__file__).parent.parent / "jobs" / "configs" / "demo.toml"
 

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from raybcgd import Config, ConfigError, load_config, run
-from raybcgd.config import Variant, make_config, override, vary
+from raybcgd import Config, ConfigError, run
+from raybcgd.compare.settings import Variant
+from raybcgd.config import load_config, make_config
+from raybcgd.config.files import override, vary
 
 CONFIGS = sorted((Path(__file__).parent.parent / "jobs" / "configs").glob("*.toml"))
 EXAMPLE = next(path for path in CONFIGS if path.name == "quickstart.toml")

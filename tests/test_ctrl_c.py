@@ -43,7 +43,7 @@ def interrupt(config: Path, out: Path, *settings: str, whole_group: bool) -> tup
     """Start a long run, press Ctrl-C in its fifth round: exit code, standard error, seconds, processes left behind."""
     mark = f"raybcgd-test-{time.time_ns()}"
     given = [part for text in ("rounds=1000000", *settings) for part in ("--set", text)]
-    code = "from raybcgd.cli import main; main()"
+    code = "from raybcgd.cli import main; main"
     process = subprocess.Popen(
         [sys.executable, "-c", code, "train", str(config), "--out", str(out), *given],
         env={**os.environ, "RAYBCGD_TEST_MARK": mark},

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from raybcgd import Config, load_config, run
-from raybcgd.compare import variant_configs
+from raybcgd import Config, run
+from raybcgd.compare.comparison import variant_configs
+from raybcgd.config import load_config
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.partition import partition
 from raybcgd.data.sources import binary, load

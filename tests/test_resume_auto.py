@@ -5,7 +5,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from raybcgd.cli import app
-from raybcgd.experiment import RunFolder
+from raybcgd.storage import RunFolder
 from tests.conftest import small
 
 

@@ -1,50 +1,23 @@
-"""The methods, by the name that a config gives them."""
+"""The methods. `raybcgd methods` lists them; settings.py has their names."""
 
-from raybcgd.algorithms.api import Algorithm
-from raybcgd.algorithms.centralised import Centralised
-from raybcgd.algorithms.fedadam import FedAdam
-from raybcgd.algorithms.fedavg import FedAvg
-from raybcgd.algorithms.fedavgm import FedAvgM
-from raybcgd.algorithms.fedbcgd import FedBCGD
-from raybcgd.algorithms.fedbcgd_plus import FedBCGDPlus
-from raybcgd.algorithms.feddc import FedDC
-from raybcgd.algorithms.fedprox import FedProx
-from raybcgd.algorithms.fedpvr import FedPVR
-from raybcgd.algorithms.mc_psgd import MCPSGD
-from raybcgd.algorithms.mm_psgd import MMPSGD
-from raybcgd.algorithms.scaffold import Scaffold
+from typing import TYPE_CHECKING
 
-METHODS: dict[str, type[Algorithm]] = {
-    method.name: method
-    for method in (
-        FedAvg,
-        FedAvgM,
-        FedAdam,
-        FedProx,
-        Scaffold,
-        FedDC,
-        FedPVR,
-        FedBCGD,
-        FedBCGDPlus,
-        MMPSGD,
-        MCPSGD,
-        Centralised,
-    )
-}
+from raybcgd.algorithms.settings import ALGORITHMS
+from raybcgd.lazy import lazy
 
-__all__ = [
-    "MCPSGD",
-    "METHODS",
-    "MMPSGD",
-    "Algorithm",
-    "Centralised",
-    "FedAdam",
-    "FedAvg",
-    "FedAvgM",
-    "FedBCGD",
-    "FedBCGDPlus",
-    "FedDC",
-    "FedPVR",
-    "FedProx",
-    "Scaffold",
-]
+if TYPE_CHECKING:
+    from raybcgd.algorithms.api import Algorithm as Algorithm
+    from raybcgd.algorithms.centralised import Centralised as Centralised
+    from raybcgd.algorithms.fedadam import FedAdam as FedAdam
+    from raybcgd.algorithms.fedavg import FedAvg as FedAvg
+    from raybcgd.algorithms.fedavgm import FedAvgM as FedAvgM
+    from raybcgd.algorithms.fedbcgd import FedBCGD as FedBCGD
+    from raybcgd.algorithms.fedbcgd_plus import FedBCGDPlus as FedBCGDPlus
+    from raybcgd.algorithms.feddc import FedDC as FedDC
+    from raybcgd.algorithms.fedprox import FedProx as FedProx
+    from raybcgd.algorithms.fedpvr import FedPVR as FedPVR
+    from raybcgd.algorithms.mc_psgd import MCPSGD as MCPSGD
+    from raybcgd.algorithms.mm_psgd import MMPSGD as MMPSGD
+    from raybcgd.algorithms.scaffold import Scaffold as Scaffold
+else:
+    __getattr__, __dir__ = lazy(__name__, {"raybcgd.algorithms.api": ["Algorithm"], **ALGORITHMS.homes()})

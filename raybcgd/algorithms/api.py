@@ -1,101 +1,151 @@
-"""What an algorithm is: frozen hyper-parameters, a client rule and a server rule, and small named tuples.
+"""The interface of a federated method: its hyper-parameters, what it keeps and sends, and its rules.
 
-The tuples say what exists and what travels. A field of `Upload` is declared by how much of the flat vector it
-carries, so slicing, encoding, reducing and counting are written once, elsewhere:
+A complete method, FedAvgM on block uploads:
 
-    class Upload(NamedTuple):
-        delta: OwnBlock     # the client's block and the shared block
-        dc: Whole           # every coordinate
+    class Mine(Algorithm):
+        \"""Mine (Doe et al., 2026): every client uploads one block, and the server adds momentum.\"""
 
-One round of a client, seen from here:
+        name: ClassVar[str] = "mine"
+        momentum: float = 0.9
 
-    upload, new = algorithm.client_rule(work, down, mine)      whole vectors
-    terms = algorithm.terms(sent, down, task)                  on the coordinates that were uploaded, on both sides
-    mine = algorithm.settle(new, terms)                        on the coordinates that were uploaded
+        class Server(NamedTuple):
+            x: Whole
+            v: Annotated[Whole, Momentum]
 
-and of the server: `server = algorithm.server_rule(server, total, round)`, where every field of `total` is the mean of
-the terms over the clients that sent a coordinate, or their sum where the field is declared `Summed`.
+        class Down(NamedTuple):
+            x: Whole
 
-Rules are pure. They write slices as `[..., s]` and never look at the number of dimensions, so that the same
-rule works on one client's vectors and on a stack of clients' (one row each).
+        class Upload(NamedTuple):
+            delta: Annotated[OwnBlock, Displacement]
+
+        def client_rule(self, work, down, mine):
+            x = down.x
+            y = work.sgd(x)
+            return self.Upload(delta=y - x), mine
+
+        def server_rule(self, server, total, rnd):
+            v = self.momentum * server.v + total.delta
+            return self.Server(x=server.x + v, v=v)
+
+A round, for d model coordinates, cut into blocks, and D data phases:
+
+1. `broadcast(server, rnd)` makes the `Down` that every sampled client receives.
+2. `client_rule(work, down, mine)` trains, and returns the upload and the client's new state, on whole vectors.
+   The declared coordinates of the upload are encoded and sent.
+3. `terms(sent, down, task)` turns what was transmitted into what the server aggregates. Client and server both call
+   it, on the uploaded coordinates only, so that both know the result to the bit.
+4. `settle(mine, terms)` finishes the client's state, on the uploaded coordinates only.
+5. The server averages each field of the terms over the clients that sent a coordinate, or adds them up if the field
+   is `Summed`. `server_rule(server, total, rnd)` returns its next state. Coordinates that no client uploaded keep
+   their values, and buffers such as batch-norm statistics become x + the mean displacement.
+
+Fields are declared by annotation. Slicing, encoding, counting, aggregation and storage follow from the declaration:
+
+    Whole        [d]      every coordinate
+    OwnBlock              the client's block and the shared block     in Upload and Terms
+    SharedBlock           the shared block                            in Upload, Terms and Down
+    Scalar       [1]      one float
+    PerPhase     [D, d]   one vector per data phase                   in Server and Client
+    PhaseCounts  [D]      one int64 per data phase                    in Server and Client
+    Count        [1]      one int64                                   in Server and Client
+
+    Annotated[..., Displacement]     the client's y_T - x: one field of the terms has this mark
+    Annotated[..., Summed]           added up over the clients, not averaged
+    Annotated[..., Momentum]         a server vector whose norm is recorded as the momentum
+    Annotated[..., ControlVariate]   a server vector whose norm is recorded as the control variate
+
+A `SharedBlock` of `Down` reaches the client rule as a whole vector; only its shared block counts as traffic.
+Wrong declarations raise a TypeError when the class is created.
+
+Rules are pure functions. They may run on a stack of clients, with one more leading dimension, so they index from the
+end: `v[..., s]`, and `mine.seen[..., work.phase, :]` for a `PerPhase` field.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, get_type_hints
+from typing import Any, ClassVar, NamedTuple, Protocol
 
-from pydantic import Field
 from torch import Tensor
 
-from raybcgd.section import Section
+from raybcgd.algorithms.contract import (
+    ControlVariate,
+    Count,
+    Displacement,
+    Field,
+    Kind,
+    Momentum,
+    OwnBlock,
+    PerPhase,
+    PhaseCounts,
+    Scalar,
+    SharedBlock,
+    Summed,
+    Whole,
+    check,
+    declared,
+    zeros,
+)
+from raybcgd.algorithms.settings import AlgorithmConfig
 
-
-class Travel(Enum):
-    """How much of the flat vector a declared field carries."""
-
-    WHOLE = "whole"
-    OWN = "own"
-    SHARED = "shared"
-    SCALAR = "scalar"
+# Until all consumers read `contract`.
+Travel = Kind
+Declared = Field
 
 
 class Reduction(Enum):
-    """How the server combines a field over the clients that sent it."""
+    """Until all consumers read `Field.summed`."""
 
     MEAN = "mean"
     SUM = "sum"
 
 
-Whole = Annotated[Tensor, Travel.WHOLE]
-OwnBlock = Annotated[Tensor, Travel.OWN]
-SharedBlock = Annotated[Tensor, Travel.SHARED]
-Scalar = Annotated[Tensor, Travel.SCALAR]
-Summed = Reduction.SUM
+__all__ = [
+    "Algorithm",
+    "ControlVariate",
+    "Count",
+    "Declared",
+    "Direction",
+    "Displacement",
+    "Momentum",
+    "Nothing",
+    "OwnBlock",
+    "PerPhase",
+    "PhaseCounts",
+    "Reduction",
+    "Round",
+    "Scalar",
+    "SharedBlock",
+    "Summed",
+    "Task",
+    "Travel",
+    "Whole",
+    "Work",
+    "declared",
+]
 
 Direction = Callable[[Tensor, Tensor], Tensor]
-"""(gradient, y) -> what is subtracted from y, times the step size."""
+"""(gradient, y) -> the vector that a local step subtracts from y, times the step size."""
 
 
 @dataclass(frozen=True)
-class Declared:
-    """One field of an `Upload`, `Terms` or `Down`, as its annotation declares it."""
+class Task:
+    """The facts about a client's local training that client and server both know."""
 
-    name: str
-    travel: Travel
-    reduction: Reduction
-
-
-def declared(fields: type[Any]) -> tuple[Declared, ...]:
-    """The declared fields of a named tuple class, in order."""
-    found = []
-    for name, hint in get_type_hints(fields, include_extras=True).items():
-        marks = getattr(hint, "__metadata__", ())
-        travel = next((mark for mark in marks if isinstance(mark, Travel)), None)
-        if travel is None:
-            raise TypeError(f"{fields.__qualname__}.{name} must be Whole, OwnBlock, SharedBlock or Scalar")
-        reduction = next((mark for mark in marks if isinstance(mark, Reduction)), Reduction.MEAN)
-        found.append(Declared(name, travel, reduction))
-    return tuple(found)
-
-
-class Task(Protocol):
-    """What both the server and the client know about one client's work in a round."""
-
-    @property
-    def steps(self) -> int:
-        """T, the local steps."""
-
-    @property
-    def lr(self) -> float:
-        """eta of this round."""
-
-    @property
-    def shared(self) -> slice:
-        """The shared block, among the uploaded coordinates."""
+    steps: int | Tensor
+    """T, the local steps. In a stack: a float64 column with one row per client."""
+    lr: float
+    """eta of this round."""
+    trained: Tensor | None
+    """1 on parameters and 0 on buffers, on the coordinates at hand. None: all are parameters."""
+    shared: slice
+    """The shared block, among the coordinates at hand."""
 
     def mean_gradient(self, delta: Tensor) -> Tensor:
-        """(x - y_T)/(T eta), from delta = y_T - x: the mean direction along the local path. Zero on buffers."""
+        """Return (x - y_T)/(T eta) from delta = y_T - x: the mean direction along the local path. Zero on buffers."""
+        length = self.steps * self.lr
+        gradient = delta / -(length.to(delta) if isinstance(length, Tensor) else length)
+        return gradient if self.trained is None else gradient * self.trained
 
 
 class Work(Protocol):
@@ -104,15 +154,15 @@ class Work(Protocol):
     lr: float
     """eta of this round."""
     phase: int
-    """The block of data in time that is on (block-cyclic data); 0 where there are none."""
+    """The current data phase. 0 if the data is not block-cyclic."""
 
     @property
     def own(self) -> Tensor:
-        """1 on the coordinates of the client's block and the shared block, 0 elsewhere."""
+        """1 on the client's block and the shared block, 0 elsewhere."""
 
     @property
     def shared(self) -> Tensor:
-        """1 on the coordinates of the shared block, 0 elsewhere."""
+        """1 on the shared block, 0 elsewhere."""
 
     def sgd(
         self,
@@ -122,117 +172,123 @@ class Work(Protocol):
         momentum: float | Tensor = 0.0,
         variance_reduced: bool = False,
     ) -> Tensor:
-        """y_T after the round's local steps y <- y - eta direction(g, y), from y = x.
+        """Return y_T after the round's local steps y <- y - eta direction(g, y), from y = x.
 
         With `variance_reduced`, g is g(y; batch) - g(x; batch) + the full gradient at x.
         """
 
     def mean_gradient(self, delta: Tensor) -> Tensor:
-        """(x - y_T)/(T eta), from delta = y_T - x: the mean direction along the local path. Zero on buffers."""
+        """Return (x - y_T)/(T eta) from delta = y_T - x: the mean direction along the local path. Zero on buffers."""
 
     def full_gradient(self, x: Tensor) -> Tensor:
-        """The gradient of the client's whole loss at x. Zero on buffers."""
+        """Return the gradient of the client's loss at x over all of its samples. Zero on buffers."""
 
     def loss(self, x: Tensor) -> Tensor:
-        """The client's mean loss at x, without a step."""
+        """Return the client's mean loss at x, a `Scalar`."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """What the server rule may know about the round."""
+    """What the server rule may know about a round."""
 
     index: int
     clients: int
-    """M, the clients in all."""
+    """M, the number of clients in total."""
     lr: float
     """eta of this round."""
     steps: float
-    """T, the mean number of local steps over the round's cohort."""
+    """T, averaged over the cohort."""
     phase: int = 0
-    """The block of data in time that is on (block-cyclic data); 0 where there are none."""
+    """The current data phase. 0 if the data is not block-cyclic."""
 
 
 class Nothing(NamedTuple):
     """The state of a client that keeps none."""
 
 
-class Algorithm(Section):
-    """The base of every method. Subclass it, declare the tuples, write the rules."""
+class Algorithm(AlgorithmConfig):
+    """Base class of every method. Declare the tuples, and write the client rule and the server rule.
+
+    If hyper-parameters choose among several uploads or terms, end the names of these tuples in "Upload" or "Terms"
+    (`SentUpload`, `DerivedTerms`) and override `upload_type` or `terms_type`.
+    """
 
     name: ClassVar[str]
-    """What `[algorithm] name` says in a config."""
+    """The value of `algorithm.name` in a config."""
 
-    lr: Annotated[float, Field(gt=0)] = 0.1
-    """eta, the local step size."""
-    lr_decay: Annotated[float, Field(gt=0, le=1)] = 0.998
-    """The step size of round r is lr * lr_decay**r."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.001
-    """L2 regularisation, part of the local gradient."""
-
+    Server: ClassVar[type[Any]]
+    """The server's state. `x` is the global model."""
+    Client: ClassVar[type[Any]] = Nothing
+    """A client's state between rounds."""
+    Down: ClassVar[type[Any]]
+    """The broadcast. `x` is where local training starts."""
     Upload: ClassVar[type[Any]]
     """What a client sends."""
     Terms: ClassVar[type[Any] | None] = None
-    """What the server adds up, where that is not the upload itself."""
-    Down: ClassVar[type[Any]]
-    """What the server broadcasts."""
+    """What the server aggregates. None: the upload."""
     fixed_batches: ClassVar[bool] = False
-    """Whether a batch keeps its members through the epochs of a round."""
+    """Whether a batch keeps its samples through the epochs of a round."""
     pooled: ClassVar[bool] = False
-    """Whether one client holds the data of all, and takes part alone."""
+    """Whether a single client holds the data of all clients."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        check(cls, Algorithm)
 
     def server_init(self, x: Tensor, phases: int = 1) -> Any:
-        """The server's state before round 0; `phases` is the number of data phases, 1 where there are none."""
-        raise NotImplementedError
+        """Return the server's state before round 0. Default: x, and zeros in every other field."""
+        return zeros(self.Server, x, phases)._replace(x=x)
 
-    def client_init(self, x: Tensor) -> Any:
-        """A client's state before its first round; x gives the shape and type only."""
-        return Nothing()
+    def client_init(self, x: Tensor, phases: int = 1) -> Any:
+        """Return a client's state before its first round; x only gives size and type. Default: zeros."""
+        return zeros(self.Client, x, phases)
 
     def broadcast(self, server: Any, rnd: Round) -> Any:
-        """What every sampled client gets."""
-        raise NotImplementedError
+        """Return what every sampled client receives. Default: the server's fields of the same names."""
+        return self.Down(*(getattr(server, name) for name in self.Down._fields))
 
     def client_rule(self, work: Work, down: Any, mine: Any) -> tuple[Any, Any]:
-        """Local training: the upload, and the client's new state."""
+        """Train locally; return the upload and the client's new state."""
         raise NotImplementedError
 
     def terms(self, sent: Any, down: Any, task: Task) -> Any:
-        """What the server adds up for one client, from what was transmitted.
+        """Return what the server aggregates for one client, from what was transmitted. Default: the upload.
 
-        Both sides call this on the uploaded coordinates alone, so it must act on each coordinate by itself.
+        All arguments are on the uploaded coordinates only, so treat every coordinate independently.
         """
         return sent
 
     def settle(self, mine: Any, terms: Any) -> Any:
-        """The client's state after its upload, on the uploaded coordinates alone."""
+        """Return the client's state after its upload. Default: unchanged.
+
+        Vectors are on the uploaded coordinates only; elsewhere they keep what `client_rule` returned.
+        """
         return mine
 
     def server_rule(self, server: Any, total: Any, rnd: Round) -> Any:
-        """The server's next state.
-
-        The caller puts back coordinates that nobody uploaded, and sets buffers to their average x + total.delta.
-        """
+        """Return the server's next state, from the aggregated terms."""
         raise NotImplementedError
 
     def models(self, server: Any) -> tuple[Tensor, ...]:
-        """The vectors to judge: one, or one for every data phase."""
+        """Return the models to evaluate: one, or one per data phase."""
         return (server.x,)
 
     def lr_at(self, round_index: int) -> float:
-        """eta of a round."""
+        """Return eta of a round."""
         return self.lr * self.lr_decay**round_index
 
     @property
     def upload_type(self) -> type[Any]:
-        """The class of what is sent, where hyper-parameters choose between several."""
+        """The upload that these hyper-parameters choose."""
         return self.Upload
 
     @property
     def terms_type(self) -> type[Any]:
-        """The class of what the server adds up."""
+        """The terms that these hyper-parameters choose."""
         return self.Terms or self.upload_type
 
     @property
     def blockwise(self) -> bool:
-        """Whether clients upload a block of their own."""
-        return any(field.travel is Travel.OWN for field in declared(self.upload_type))
+        """Whether each client uploads a block of its own."""
+        return any(field.kind is Kind.OWN for field in declared(self.upload_type))

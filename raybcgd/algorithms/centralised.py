@@ -1,4 +1,4 @@
-"""Centralised SGD: one client holds all clients' data. What federated training is measured against."""
+"""Centralised SGD: one client holds the data of all clients. The reference for federated training."""
 
 from typing import ClassVar
 
@@ -6,10 +6,10 @@ from raybcgd.algorithms.fedavg import FedAvg
 
 
 class Centralised(FedAvg):
-    """Centralised SGD: one client holds all clients' data. What federated training is measured against.
+    """Centralised SGD: one client holds the data of all clients. The reference for federated training.
 
-    A round is that client's local epochs (or steps) over everything that the partition gave to anyone. Its recorded
-    traffic is one model a round, which a real data centre would not pay.
+    A round is this client's local epochs (or steps) over all samples in the partition. The recorded traffic, one model
+    per round each way, would not arise in a data centre.
     """
 
     name: ClassVar[str] = "sgd"

@@ -1,14 +1,12 @@
-"""FedAvg (McMahan et al., AISTATS 2017): clients train locally, the server averages their models."""
+"""FedAvg (McMahan et al., AISTATS 2017): clients train locally, and the server averages their models."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
-from torch import Tensor
-
-from raybcgd.algorithms.api import Algorithm, Round, Whole, Work
+from raybcgd.algorithms.api import Algorithm, Displacement, Round, Whole, Work
 
 
 class FedAvg(Algorithm):
-    """FedAvg (McMahan et al., AISTATS 2017): clients train locally, the server averages their models."""
+    """FedAvg (McMahan et al., AISTATS 2017): clients train locally, and the server averages their models."""
 
     name: ClassVar[str] = "fedavg"
 
@@ -19,13 +17,7 @@ class FedAvg(Algorithm):
         x: Whole
 
     class Upload(NamedTuple):
-        delta: Whole
-
-    def server_init(self, x: Tensor, phases: int = 1) -> Any:
-        return self.Server(x=x)
-
-    def broadcast(self, server: Any, rnd: Round) -> Any:
-        return self.Down(x=server.x)
+        delta: Annotated[Whole, Displacement]
 
     def client_rule(self, work: Work, down: Any, mine: Any) -> tuple[Any, Any]:
         x = down.x

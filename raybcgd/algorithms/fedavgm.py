@@ -2,11 +2,9 @@
 
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
-from raybcgd.algorithms.api import Round, Whole
+from raybcgd.algorithms.api import Momentum, Round, Whole
 from raybcgd.algorithms.fedavg import FedAvg
 
 
@@ -19,10 +17,7 @@ class FedAvgM(FedAvg):
 
     class Server(NamedTuple):
         x: Whole
-        v: Whole
-
-    def server_init(self, x: Tensor, phases: int = 1) -> Any:
-        return self.Server(x=x, v=torch.zeros_like(x))
+        v: Annotated[Whole, Momentum]
 
     def server_rule(self, server: Any, total: Any, rnd: Round) -> Any:
         v = self.momentum * server.v + total.delta

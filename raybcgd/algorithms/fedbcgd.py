@@ -1,24 +1,24 @@
-"""FedBCGD (Liu et al., ACM MM 2024): every client trains the whole model and uploads one block and the shared one."""
+"""FedBCGD (Liu et al., ACM MM 2024): clients train the whole model and upload one block and the shared block."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
-from raybcgd.algorithms.api import OwnBlock, Work
+from raybcgd.algorithms.api import Displacement, OwnBlock, Work
 from raybcgd.algorithms.fedavgm import FedAvgM
 
 
 class FedBCGD(FedAvgM):
-    """FedBCGD (Liu et al., ACM MM 2024): every client trains the whole model and uploads one block and the shared one.
+    """FedBCGD (Liu et al., ACM MM 2024): clients train the whole model and upload one block and the shared block.
 
-    The server's rule is FedAvgM's, block by block: a coordinate's mean is over the clients that sent it. With one
-    block and no shared block it is FedAvgM. The ablations: `freeze`, `momentum = 0`, and `blocks.shared = "none"`.
+    The server rule is FedAvgM's: the mean of a coordinate is over the clients that sent it. With one block and no
+    shared block the method is FedAvgM. Ablations: `freeze`, `momentum = 0`, and `blocks.shared = "none"`.
     """
 
     name: ClassVar[str] = "fedbcgd"
     freeze: bool = False
-    """Train only the coordinates that will be uploaded."""
+    """Train only the uploaded coordinates."""
 
     class Upload(NamedTuple):
-        delta: OwnBlock
+        delta: Annotated[OwnBlock, Displacement]
 
     def client_rule(self, work: Work, down: Any, mine: Any) -> tuple[Any, Any]:
         x = down.x

@@ -2,37 +2,35 @@
 
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
-from raybcgd.algorithms.api import OwnBlock, Round, Summed, Task, Whole, Work
+from raybcgd.algorithms.api import ControlVariate, Displacement, Momentum, OwnBlock, Round, Summed, Task, Whole, Work
 from raybcgd.algorithms.fedbcgd import FedBCGD
 
 
 class FedBCGDPlus(FedBCGD):
     """FedBCGD+ (Liu et al., ACM MM 2024): FedBCGD with client control variates and variance-reduced local steps.
 
-    c stays the mean of the c_i in every coordinate, because a client commits only what the server has heard of.
-    With path control dc = (x - y_T)/(T eta) - c follows from what was transmitted, so it need not travel.
+    c stays the mean of the c_i in every coordinate, because a client commits only the coordinates of c_i that it
+    uploaded. With path control, both sides derive dc = (x - y_T)/(T eta) - c from the uploaded displacement.
     """
 
     name: ClassVar[str] = "fedbcgd+"
     fixed_batches: ClassVar[bool] = True
 
     lr: Annotated[float, Field(gt=0)] = 0.03
-    """eta, the local step size: control variates carry old gradients, and want a smaller one than FedBCGD does."""
+    """eta, the local step size. Control variates hold old gradients, so it is smaller than FedBCGD's."""
     control: Literal["path", "anchor"] = "path"
-    """New c_i: the mean gradient along the local path, or (as printed) the full gradient at x."""
+    """The new c_i: the mean gradient along the local path, or the full gradient at x as in the paper."""
     commit: Literal["uploaded", "all"] = "uploaded"
-    """The coordinates of c_i that a client replaces: what it uploaded, or (as printed) all."""
+    """The coordinates of c_i that a client replaces: the uploaded ones, or all as in the paper."""
     control_upload: Literal["derived", "sent"] = "derived"
-    """Whether both sides derive dc from the model upload, or (as printed) the client sends it."""
+    """How the server gets dc: derived from the model upload, or sent by the client as in the paper."""
 
     class Server(NamedTuple):
         x: Whole
-        v: Whole
-        c: Whole
+        v: Annotated[Whole, Momentum]
+        c: Annotated[Whole, ControlVariate]
 
     class Client(NamedTuple):
         c: Whole
@@ -46,7 +44,7 @@ class FedBCGDPlus(FedBCGD):
         dc: OwnBlock
 
     class Terms(NamedTuple):
-        delta: OwnBlock
+        delta: Annotated[OwnBlock, Displacement]
         dc: Annotated[OwnBlock, Summed]
 
     @model_validator(mode="after")
@@ -58,15 +56,6 @@ class FedBCGDPlus(FedBCGD):
     @property
     def upload_type(self) -> type[Any]:
         return self.SentUpload if self.control_upload == "sent" else self.Upload
-
-    def server_init(self, x: Tensor, phases: int = 1) -> Any:
-        return self.Server(x=x, v=torch.zeros_like(x), c=torch.zeros_like(x))
-
-    def client_init(self, x: Tensor) -> Any:
-        return self.Client(c=torch.zeros_like(x))
-
-    def broadcast(self, server: Any, rnd: Round) -> Any:
-        return self.Down(x=server.x, c=server.c)
 
     def client_rule(self, work: Work, down: Any, mine: Any) -> tuple[Any, Any]:
         x, c, ci = down.x, down.c, mine.c

@@ -1,32 +1,30 @@
-"""FedDC (Gao et al., CVPR 2022): clients keep track of their drift, and the server averages models with it added."""
+"""FedDC (Gao et al., CVPR 2022): clients track their drift, and the server averages drift-corrected models."""
 
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
-from raybcgd.algorithms.api import Round, Summed, Task, Whole, Work
+from raybcgd.algorithms.api import ControlVariate, Displacement, Round, Summed, Task, Whole, Work
 from raybcgd.algorithms.fedavg import FedAvg
 
 
 class FedDC(FedAvg):
-    """FedDC (Gao et al., CVPR 2022): clients keep track of their drift, and the server averages models with it added.
+    """FedDC (Gao et al., CVPR 2022): clients track their drift, and the server averages drift-corrected models.
 
-    A client uploads its displacement, which is also its new a_i, and its model with the new drift h_i added. The
-    authors' program adds the mean drift of all clients instead, which the server can keep up from the displacements.
+    A client uploads its displacement, which is also its new a_i, and its model plus its new drift h_i. The authors'
+    code instead adds the mean drift h of all clients, which the server computes from the displacements.
     """
 
     name: ClassVar[str] = "feddc"
     alpha: Annotated[float, Field(ge=0)] = 0.01
-    """The pull of y + h_i towards x."""
+    """Strength of the pull of y + h_i towards x."""
     drift: Literal["sampled", "all"] = "sampled"
-    """Whose drift is added: (as printed) that of the round's clients, or that of all, which need not be sent."""
+    """The drift that the server adds: of the sampled clients as in the paper, or of all clients, which is not sent."""
 
     class Server(NamedTuple):
         x: Whole
         a: Whole
-        h: Whole
+        h: Annotated[Whole, ControlVariate]
 
     class Client(NamedTuple):
         h: Whole
@@ -37,11 +35,11 @@ class FedDC(FedAvg):
         a: Whole
 
     class SentUpload(NamedTuple):
-        delta: Whole
+        delta: Annotated[Whole, Displacement]
         drifted: Whole
 
     class DerivedTerms(NamedTuple):
-        delta: Whole
+        delta: Annotated[Whole, Displacement]
         dh: Annotated[Whole, Summed]
 
     @property
@@ -51,15 +49,6 @@ class FedDC(FedAvg):
     @property
     def terms_type(self) -> type[Any]:
         return self.SentUpload if self.drift == "sampled" else self.DerivedTerms
-
-    def server_init(self, x: Tensor, phases: int = 1) -> Any:
-        return self.Server(x=x, a=torch.zeros_like(x), h=torch.zeros_like(x))
-
-    def client_init(self, x: Tensor) -> Any:
-        return self.Client(h=torch.zeros_like(x), a=torch.zeros_like(x))
-
-    def broadcast(self, server: Any, rnd: Round) -> Any:
-        return self.Down(x=server.x, a=server.a)
 
     def client_rule(self, work: Work, down: Any, mine: Any) -> tuple[Any, Any]:
         x, a, h, ai = down.x, down.a, mine.h, mine.a

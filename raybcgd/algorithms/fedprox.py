@@ -1,4 +1,4 @@
-"""FedProx (Li et al., MLSys 2020): FedAvg with a pull mu/2 |y - x|^2 towards the global model."""
+"""FedProx (Li et al., MLSys 2020): FedAvg with a proximal term mu/2 |y - x|^2 in the local loss."""
 
 from typing import Annotated, Any, ClassVar
 
@@ -9,11 +9,11 @@ from raybcgd.algorithms.fedavg import FedAvg
 
 
 class FedProx(FedAvg):
-    """FedProx (Li et al., MLSys 2020): FedAvg with a pull mu/2 |y - x|^2 towards the global model."""
+    """FedProx (Li et al., MLSys 2020): FedAvg with a proximal term mu/2 |y - x|^2 in the local loss."""
 
     name: ClassVar[str] = "fedprox"
     mu: Annotated[float, Field(ge=0)] = 0.01
-    """The strength of the pull."""
+    """Strength of the proximal term."""
 
     def client_rule(self, work: Work, down: Any, mine: Any) -> tuple[Any, Any]:
         x = down.x

@@ -1,4 +1,4 @@
-"""FedPVR (Li et al., CVPR 2023): SCAFFOLD on the last layers alone, and SGD with momentum on the others."""
+"""FedPVR (Li et al., CVPR 2023): SCAFFOLD on the last layers, SGD with momentum on the others."""
 
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -10,15 +10,15 @@ from raybcgd.algorithms.scaffold import Scaffold
 
 
 class FedPVR(Scaffold):
-    """FedPVR (Li et al., CVPR 2023): SCAFFOLD on the last layers alone, and SGD with momentum on the others.
+    """FedPVR (Li et al., CVPR 2023): SCAFFOLD on the last layers, SGD with momentum on the others.
 
-    The last layers are the shared block: `blocks.shared = "all"` is SCAFFOLD, and "none" is FedAvg with local
-    momentum. Outside the shared block c and all c_i are zero.
+    The last layers are the shared block: `blocks.shared = "all"` gives SCAFFOLD, "none" gives FedAvg with local
+    momentum. Outside the shared block, c and every c_i are zero.
     """
 
     name: ClassVar[str] = "fedpvr"
     local_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Momentum of the clients' steps on the other layers."""
+    """Momentum of the local steps on the other layers."""
 
     class Down(NamedTuple):
         x: Whole

@@ -1,41 +1,40 @@
-"""MC-PSGD (Ding et al., 2020): MM-PSGD beside a chain of its own for every data phase; the better one counts."""
+"""MC-PSGD (Ding et al., 2020): MM-PSGD and a separate chain per data phase; the better of the two is averaged."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
-import torch
 from torch import Tensor
 
-from raybcgd.algorithms.api import Round, Scalar, Whole, Work
+from raybcgd.algorithms.api import Displacement, PerPhase, PhaseCounts, Round, Scalar, Whole, Work
 from raybcgd.algorithms.mm_psgd import MMPSGD
 
 
 class MCPSGD(MMPSGD):
-    """MC-PSGD (Ding et al., 2020): MM-PSGD beside a chain of its own for every data phase; the better one counts.
+    """MC-PSGD (Ding et al., 2020): MM-PSGD and a separate chain per data phase; the better of the two is averaged.
 
-    Clients get the mixed chain x and the chain z of the phase that is on, train both on the same batches, and report
-    the loss of x and z on their data. With one phase the two chains are equal, and this is MM-PSGD.
+    Clients receive the mixed chain x and the chain z of the current phase, train both on the same batches, and report
+    the loss of x and z on their data. With one phase the two chains are equal, and the method is MM-PSGD.
     """
 
     name: ClassVar[str] = "mc_psgd"
 
     class Server(NamedTuple):
         x: Whole
-        chains: Whole  # [D, d]
-        predictors: Whole  # [D, d]
-        seen: Whole  # [D]
+        chains: PerPhase
+        predictors: PerPhase
+        seen: PhaseCounts
 
     class Down(NamedTuple):
         x: Whole
         z: Whole
 
     class Upload(NamedTuple):
-        delta: Whole
+        delta: Annotated[Whole, Displacement]
         delta_z: Whole
         loss: Scalar
         loss_z: Scalar
 
     def server_init(self, x: Tensor, phases: int = 1) -> Any:
-        return self.Server(x, chains=x.repeat(phases, 1), predictors=x.repeat(phases, 1), seen=torch.zeros(phases))
+        return super().server_init(x, phases)._replace(chains=x.repeat(phases, 1))
 
     def broadcast(self, server: Any, rnd: Round) -> Any:
         return self.Down(x=server.x, z=server.chains[rnd.phase])

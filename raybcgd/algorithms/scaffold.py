@@ -1,30 +1,29 @@
-"""SCAFFOLD (Karimireddy et al., ICML 2020): control variates take each client's own bias out of its steps."""
+"""SCAFFOLD (Karimireddy et al., ICML 2020): control variates remove each client's own bias from its steps."""
 
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
-from raybcgd.algorithms.api import Round, Summed, Task, Whole, Work
+from raybcgd.algorithms.api import ControlVariate, Displacement, Round, Summed, Task, Whole, Work
 from raybcgd.algorithms.fedavg import FedAvg
 
 
 class Scaffold(FedAvg):
-    """SCAFFOLD (Karimireddy et al., ICML 2020): control variates take each client's own bias out of its steps.
+    """SCAFFOLD (Karimireddy et al., ICML 2020): control variates remove each client's own bias from its steps.
 
-    c is the mean of all c_i. dc = (x - y_T)/(T eta) - c follows from what was transmitted, so it need not travel.
+    c is the mean of all c_i. By default both sides derive dc = (x - y_T)/(T eta) - c from the uploaded displacement,
+    which halves the upload of the paper.
     """
 
     name: ClassVar[str] = "scaffold"
     server_lr: Annotated[float, Field(gt=0)] = 1.0
     """eta_g, the server's step size."""
     control_upload: Literal["derived", "sent"] = "derived"
-    """Whether both sides derive dc from the model upload, or (as printed) the client sends it."""
+    """How the server gets dc: derived from the model upload, or sent by the client as in the paper."""
 
     class Server(NamedTuple):
         x: Whole
-        c: Whole
+        c: Annotated[Whole, ControlVariate]
 
     class Client(NamedTuple):
         c: Whole
@@ -38,21 +37,12 @@ class Scaffold(FedAvg):
         dc: Whole
 
     class Terms(NamedTuple):
-        delta: Whole
+        delta: Annotated[Whole, Displacement]
         dc: Annotated[Whole, Summed]
 
     @property
     def upload_type(self) -> type[Any]:
         return self.SentUpload if self.control_upload == "sent" else self.Upload
-
-    def server_init(self, x: Tensor, phases: int = 1) -> Any:
-        return self.Server(x=x, c=torch.zeros_like(x))
-
-    def client_init(self, x: Tensor) -> Any:
-        return self.Client(c=torch.zeros_like(x))
-
-    def broadcast(self, server: Any, rnd: Round) -> Any:
-        return self.Down(x=server.x, c=server.c)
 
     def client_rule(self, work: Work, down: Any, mine: Any) -> tuple[Any, Any]:
         x, c, ci = down.x, down.c, mine.c

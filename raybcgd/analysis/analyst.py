@@ -12,18 +12,20 @@ from torch import Tensor, nn
 from raybcgd.analysis.cka import mean_similarity, model_cka
 from raybcgd.analysis.conformal import Conformal, conformal, probabilities_of
 from raybcgd.analysis.settings import AnalysisConfig
-from raybcgd.client.host import ClientHost, Job
+from raybcgd.client.host import ClientHost
 from raybcgd.config import load_config
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.normalise import normalise
 from raybcgd.errors import ConfigError
-from raybcgd.experiment import RunFolder, identity
+from raybcgd.messages import ClientTask
 from raybcgd.model.flat import FlatModel
 from raybcgd.plan.history import History
 from raybcgd.problem import Data, Problem, prepare
 from raybcgd.randomness import stream
 from raybcgd.record.checkpoint import Checkpoints, Position
+from raybcgd.server.loop import identity
 from raybcgd.server.round import plan_round
+from raybcgd.storage import RunFolder
 
 
 def analyse_run(
@@ -72,15 +74,15 @@ class Analyst:
         plan = plan_round(problem, self._data, self._history(), self._position.rounds)
         host = ClientHost(problem, self._data, f"{self._address}/states", self._device)
         ledger = self._position.ledger
-        jobs = [Job(member.client, member.block, ledger[member.client]) for member in plan.cohort[:most]]
+        tasks = [ClientTask(member.client, member.block, ledger[member.client]) for member in plan.cohort[:most]]
         down = algorithm.broadcast(self.server, plan.rnd)
         with _one_thread():
-            return host.local_models(jobs, {name: v.numpy() for name, v in down._asdict().items()}, plan.orders)
+            return host.local_models(tasks, {name: v.numpy() for name, v in down._asdict().items()}, plan.orders)
 
     def cka(self, most: int, samples: int) -> dict[str, Tensor]:
         """For every layer, the CKA between the models of up to `most` clients on some test samples: a matrix."""
         plan = plan_round(self._problem, self._data, self._history(), self._position.rounds)
-        rows = self._data.test_rows[plan.orders.phase]
+        rows = self._data.test_rows[plan.orders.data_phase]
         chosen = np.sort(stream(self._problem.config.seed, "cka").permutation(rows)[:samples])
         return model_cka(self._flat, self.client_models(most), self._inputs(chosen))
 

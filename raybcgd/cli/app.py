@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
+from raybcgd.cli.blocks import plan
 from raybcgd.cli.data import data
 from raybcgd.cli.methods import methods
-from raybcgd.cli.plan import plan
 from raybcgd.cli.report import report
 from raybcgd.cli.runs import compare, resume, sweep, train
 from raybcgd.cli.settings import settings
 from raybcgd.cli.shared import out
 from raybcgd.cli.submit import submit
-from raybcgd.running import own_version
+from raybcgd.record.summary import own_version
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in (train, resume, compare, sweep, report, submit, plan, methods, settings):

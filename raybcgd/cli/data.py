@@ -9,9 +9,10 @@ from rich.table import Table
 
 from raybcgd.cli.shared import ConfigFile, Set, ends_clearly, out
 from raybcgd.config import load_config
-from raybcgd.data.inspect import describe, describe_partition, draw_heat_map, label_counts
+from raybcgd.data.inspect import describe, describe_partition, label_counts
 from raybcgd.data.pack import pack as pack_folder
 from raybcgd.problem import prepare
+from raybcgd.report.heat_map import draw_heat_map
 
 data = typer.Typer(no_args_is_help=True, help="Look at data, or pack pictures into Parquet files.")
 

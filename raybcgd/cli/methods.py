@@ -6,7 +6,8 @@ from torch import nn
 
 from raybcgd.algorithms import METHODS, Algorithm
 from raybcgd.cli.shared import ends_clearly, out
-from raybcgd.model.blocks import BlockLayout, BlocksConfig, divide
+from raybcgd.model.blocks import BlockLayout, divide
+from raybcgd.model.settings import BlocksConfig
 from raybcgd.wire.codecs import Raw
 from raybcgd.wire.upload import Wire
 

@@ -5,14 +5,15 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from raybcgd.algorithms.contract import title
 from raybcgd.cli.shared import ConfigFile, Interrupted, Log, Out, Set, display, ends_clearly, out, say_where
-from raybcgd.compare import compare as run_comparison
-from raybcgd.compare import title, variant_configs
+from raybcgd.compare.comparison import compare as run_comparison
+from raybcgd.compare.comparison import variant_configs
 from raybcgd.config import Config, load_config
 from raybcgd.errors import ConfigError
-from raybcgd.experiment import RunFolder
+from raybcgd.experiment import run
 from raybcgd.record.standing import comparison_table, run_table
-from raybcgd.running import new_folder, run
+from raybcgd.storage import RunFolder, new_folder
 
 
 @ends_clearly

@@ -11,7 +11,8 @@ from rich.table import Table
 
 from raybcgd.algorithms import METHODS, Algorithm, FedBCGDPlus
 from raybcgd.cli.shared import ends_clearly, out
-from raybcgd.config import Config, section_of
+from raybcgd.config import Config
+from raybcgd.config.explain import section_of
 from raybcgd.errors import ConfigError
 from raybcgd.section import Section
 from raybcgd.wire import CODECS, Codec

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from raybcgd.errors import ConfigError, RunError
 from raybcgd.record.logs import log_as_json
-from raybcgd.record.progress import Display
-from raybcgd.running import in_job
+from raybcgd.report.progress import Display
+from raybcgd.storage import in_job
 
 P = ParamSpec("P")
 

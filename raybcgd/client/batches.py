@@ -1,35 +1,10 @@
 """Which samples a client sees in which step: a function of the client's size and a random stream."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field
 
-from raybcgd.section import Section
-
-
-class LocalConfig(Section):
-    """`[local]`: what a client does in a round."""
-
-    epochs: Annotated[int, Field(ge=1)] = 5
-    """E, passes over the client's data."""
-    steps: Annotated[int, Field(ge=1)] | None = None
-    """T, local steps; replaces `epochs`."""
-    batch_size: Annotated[int, Field(ge=1)] | Literal["full"] = 50
-    """B, or "full" for the whole shard in one batch."""
-    anchor_memory_mb: Annotated[float, Field(ge=0)] = 512.0
-    """Batch gradients at x are kept through a round while they fit in this, else computed again for every step."""
-    stack: Literal["auto"] | Annotated[int, Field(ge=0)] = "auto"
-    """Clients trained at once as a stack: 0 for one by one; "auto" stacks small models without convolutions."""
-
-    def num_batches(self, samples: int) -> int:
-        """Batches in one pass over `samples`."""
-        return 1 if self.batch_size == "full" else -(-samples // self.batch_size)
-
-    def num_steps(self, samples: int) -> int:
-        """T for a client of `samples`."""
-        return self.steps or self.epochs * self.num_batches(samples)
+from raybcgd.client.settings import LocalConfig
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class OneClient:
     """Gradients of one client: the module's own backward pass, which writes the flat gradient."""
 
     def __init__(self, flat: FlatModel, loss: Loss, shard: Shard) -> None:
-        flat.forget_counts()
+        flat.reset_integer_buffers()
         self._flat, self._loss, self._shard = flat, loss, shard
         self._order = shard.schedule.order
         self._members = [torch.from_numpy(rows).to(shard.inputs.device) for rows in shard.schedule.members]

@@ -9,59 +9,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raybcgd.algorithms.api import Travel
+from raybcgd.algorithms.api import Task
+from raybcgd.algorithms.contract import Kind
 from raybcgd.client.batches import schedule
 from raybcgd.client.gradients import ClientStack, Gradients, OneClient, Shard
-from raybcgd.client.states import FRESH, State, StateCache, StateFolder, StateRef
-from raybcgd.client.work import LocalTask, LocalWork
+from raybcgd.client.state_cache import StateCache
+from raybcgd.client.training import LocalWork
 from raybcgd.data.augment import apply, draw
 from raybcgd.data.normalise import normalise
+from raybcgd.messages import FRESH, ClientTask, HostLoad, Outcome, Piece, RoundOrders, Score, StateRef
 from raybcgd.model.flat import FlatModel
 from raybcgd.problem import Data, Problem
 from raybcgd.randomness import seed_of, stream
-from raybcgd.server.evaluate import Piece, Score
+from raybcgd.record.states import State, StateFolder
 from raybcgd.wire.upload import put, take
 
 _UNUSED = stream(0)
 """For codecs that draw nothing: making a generator for every upload would take longer than encoding a small one."""
-
-
-class Job(NamedTuple):
-    """One client's work in a round."""
-
-    client: int
-    block: int | None
-    state: StateRef = FRESH
-
-
-class HostLoad(NamedTuple):
-    """What a host holds after a job."""
-
-    state_bytes: int = 0
-    """Client states in its memory."""
-    device_bytes: int | None = None
-    """The most that it has held on its accelerator; None where there is none."""
-
-
-class Outcome(NamedTuple):
-    """What came of a job: an upload as it goes over the wire and a new state, or an error."""
-
-    client: int
-    payload: np.ndarray | None
-    state: StateRef
-    seconds: float
-    loss: float
-    error: str | None = None
-    load: HostLoad = HostLoad()
-
-
-class Orders(NamedTuple):
-    """What is the same for all jobs of a round."""
-
-    round_index: int
-    phase: int = 0
-    edges: tuple[int, ...] | None = None
-    """The edges of the blocks, where they are not those of the config."""
 
 
 class _Trained(NamedTuple):
@@ -81,7 +45,7 @@ class ClientHost:
     def __init__(self, problem: Problem, data: Data, state_address: str, device: torch.device) -> None:
         config = problem.config
         self._problem, self._data, self._device = problem, data, device
-        self._algorithm = config.algorithm
+        self._algorithm = problem.algorithm
         self._flat = FlatModel(problem.module(), problem.layout, problem.dtype, device)
         self._train_inputs = torch.from_numpy(data.dataset.train.inputs)
         self._train_targets = torch.from_numpy(data.dataset.train.targets)
@@ -94,13 +58,13 @@ class ClientHost:
         self._wire = problem.wire
         self._masks: dict[int | str | None, Tensor] = {}
 
-    def train(self, jobs: Sequence[Job], down: Mapping[str, np.ndarray], orders: Orders) -> list[Outcome]:
-        """Do the jobs, in stacks where the model allows it. A client that fails does not take others with it."""
+    def train(self, tasks: Sequence[ClientTask], down: Mapping[str, np.ndarray], orders: RoundOrders) -> list[Outcome]:
+        """Do the tasks, in stacks where the model allows it. A client that fails does not take others with it."""
         broadcast = self._begin(down, orders)
-        stacks = -(-len(jobs) // max(self._problem.stack, 1))
+        stacks = -(-len(tasks) // max(self._problem.stack, 1))
         outcomes: list[Outcome] = []
         for k in range(stacks):
-            stack = jobs[k * len(jobs) // stacks : (k + 1) * len(jobs) // stacks]
+            stack = tasks[k * len(tasks) // stacks : (k + 1) * len(tasks) // stacks]
             outcomes += self._attempt(stack, broadcast, orders)
         load = self._load()
         return [outcome._replace(load=load) for outcome in outcomes]
@@ -109,52 +73,52 @@ class ClientHost:
         on_device = torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
         return HostLoad(0 if self._states is None else self._states.bytes, on_device)
 
-    def local_models(self, jobs: Sequence[Job], down: Mapping[str, np.ndarray], orders: Orders) -> list[Tensor]:
+    def local_models(self, tasks: Sequence[ClientTask], down: Mapping[str, np.ndarray], orders: RoundOrders) -> list[Tensor]:
         """The whole models at which clients arrive in a round, for analysis: nothing is sent, and no state changes."""
         broadcast, stacked = self._begin(down, orders), bool(self._problem.stack)
         return [
             (broadcast.x + (delta[0] if stacked else delta)).cpu().clone()
-            for delta in (self._follow_rule([job], broadcast, orders).upload.delta for job in jobs)
+            for delta in (self._follow_rule([task], broadcast, orders).upload.delta for task in tasks)
         ]
 
-    def _begin(self, down: Mapping[str, np.ndarray], orders: Orders) -> Any:
+    def _begin(self, down: Mapping[str, np.ndarray], orders: RoundOrders) -> Any:
         """Be ready for a round; its broadcast on the device."""
         self._flat.module.train()
         if orders.edges != self._edges:
             self._edges, self._wire, self._masks = orders.edges, self._problem.wire_at(orders.edges), {}
         return self._algorithm.Down(**{k: torch.from_numpy(v).to(self._device) for k, v in down.items()})
 
-    def _attempt(self, jobs: Sequence[Job], down: Any, orders: Orders) -> list[Outcome]:
+    def _attempt(self, tasks: Sequence[ClientTask], down: Any, orders: RoundOrders) -> list[Outcome]:
         started = time.perf_counter()
         try:
-            return self._together(jobs, down, orders, started)
+            return self._together(tasks, down, orders, started)
         except Exception as error:
-            if len(jobs) > 1:
-                return [self._attempt([job], down, orders)[0] for job in jobs]
+            if len(tasks) > 1:
+                return [self._attempt([task], down, orders)[0] for task in tasks]
             cause = f"{type(error).__name__}: {error}".strip().split("\n")[0]
             where = traceback.extract_tb(error.__traceback__)[-1]
             text = f"{cause} ({where.filename.rpartition('/')[2]}:{where.lineno})"
-            return [Outcome(jobs[0].client, None, FRESH, time.perf_counter() - started, float("nan"), text)]
+            return [Outcome(tasks[0].client, None, FRESH, time.perf_counter() - started, float("nan"), text)]
 
-    def _together(self, jobs: Sequence[Job], down: Any, orders: Orders, started: float) -> list[Outcome]:
+    def _together(self, tasks: Sequence[ClientTask], down: Any, orders: RoundOrders, started: float) -> list[Outcome]:
         """One client, or a stack of clients, from their states to their uploads."""
-        stacked, lr = bool(self._problem.stack), self._algorithm.lr_at(orders.round_index)
-        upload, new, states, steps, losses = self._follow_rule(jobs, down, orders)
+        stacked, lr = bool(self._problem.stack), orders.lr
+        upload, new, states, steps, losses = self._follow_rule(tasks, down, orders)
         outcomes = []
-        for row, job in enumerate(jobs):
+        for row, task in enumerate(tasks):
             one, mine = (_row(upload, row), _row(new, row)) if stacked else (upload, new)
-            payload, state = self._send(job, one, mine, states[row], down, steps[row], lr, orders)
-            outcomes.append(Outcome(job.client, payload, state, 0.0, losses[row]))
+            payload, state = self._send(task, one, mine, states[row], down, steps[row], lr, orders)
+            outcomes.append(Outcome(task.client, payload, state, 0.0, losses[row]))
         elapsed = time.perf_counter() - started
         shares = [elapsed * taken / sum(steps) for taken in steps]
         return [outcome._replace(seconds=share) for outcome, share in zip(outcomes, shares, strict=True)]
 
-    def _follow_rule(self, jobs: Sequence[Job], down: Any, orders: Orders) -> "_Trained":
+    def _follow_rule(self, tasks: Sequence[ClientTask], down: Any, orders: RoundOrders) -> "_Trained":
         """Local training, of one client or a stack of clients, by the algorithm's client rule."""
         problem, stacked = self._problem, bool(self._problem.stack)
-        shards = [self._shard(job.client, orders) for job in jobs]
+        shards = [self._shard(task.client, orders) for task in tasks]
         steps = [len(shard.schedule.order) for shard in shards]
-        states = [self._state(job) for job in jobs]
+        states = [self._state(task) for task in tasks]
         gradients: Gradients
         if stacked:
             rows = problem.config.local.batch_size
@@ -162,25 +126,25 @@ class ClientHost:
                 self._flat, problem.loss, shards, problem.largest_client if rows == "full" else rows
             )
         else:
-            torch.manual_seed(seed_of(problem.config.seed, "torch", jobs[0].client, orders.round_index))
+            torch.manual_seed(seed_of(problem.config.seed, "torch", tasks[0].client, orders.round_index))
             gradients = OneClient(self._flat, problem.loss, shards[0])
         work = LocalWork(
             gradients,
             steps=torch.tensor(steps, dtype=torch.float64)[:, None] if stacked else steps[0],
-            lr=self._algorithm.lr_at(orders.round_index),
+            lr=orders.lr,
             weight_decay=self._algorithm.weight_decay,
-            own=lambda: self._own([job.block for job in jobs], stacked),
+            own=lambda: self._own([task.block for task in tasks], stacked),
             shared=lambda: self._mask("shared"),
             trained=self._flat.trained,
-            phase=orders.phase,
+            phase=orders.data_phase,
             anchor_bytes=int(problem.config.local.anchor_memory_mb * 2**20),
         )
         upload, new = self._algorithm.client_rule(work, down, self._gather(states, stacked))
         return _Trained(upload, new, states, steps, work.training_loss().reshape(-1).tolist())
 
-    def _shard(self, client: int, orders: Orders) -> Shard:
+    def _shard(self, client: int, orders: RoundOrders) -> Shard:
         problem, dataset = self._problem, self._data.dataset
-        rows = torch.from_numpy(self._data.partitions[orders.phase].client(client))
+        rows = torch.from_numpy(self._data.partitions[orders.data_phase].client(client))
         inputs = self._train_inputs.index_select(0, rows).to(self._device)
         targets = self._train_targets.index_select(0, rows).to(self._device)
         rng = stream(problem.config.seed, "batches", client, orders.round_index)
@@ -198,14 +162,14 @@ class ClientHost:
 
         return Shard(seen_in(0), targets, plan, len(rows), seen_in if passes > 1 else None)
 
-    def _state(self, job: Job) -> State:
+    def _state(self, task: ClientTask) -> State:
         """The client's committed vectors, as the algorithm and the codec left them."""
         if self._states is None:
             return {}
-        if job.state == FRESH:
+        if task.state == FRESH:
             fresh = self._algorithm.client_init(self._zero)._asdict()
-            return {**{f"algorithm.{k}": v.numpy() for k, v in fresh.items()}, **self._wire.no_errors()}
-        return self._states.get(job.client, job.state)
+            return {**{f"algorithm.{k}": v.numpy() for k, v in fresh.items()}, **self._wire.initial_residuals()}
+        return self._states.get(task.client, task.state)
 
     def _gather(self, states: Sequence[State], stacked: bool) -> Any:
         """The algorithm's client state on the device: vectors, or in a stack a row a client."""
@@ -219,30 +183,30 @@ class ClientHost:
         return kind(**vectors)
 
     def _send(
-        self, job: Job, upload: Any, new: Any, state: State, down: Any, steps: int, lr: float, orders: Orders
+        self, task: ClientTask, upload: Any, new: Any, state: State, down: Any, steps: int, lr: float, orders: RoundOrders
     ) -> tuple[np.ndarray, StateRef]:
         """Encode an upload, and settle the client's state with what the server will have understood."""
         wire = self._wire
-        codec = self._problem.config.wire
-        rng = stream(self._problem.config.seed, "codec", job.client, orders.round_index) if codec.draws else _UNUSED
-        values = wire.add_errors(wire.select(upload, job.block), state, job.block)
+        codec = self._problem.codec
+        rng = stream(self._problem.config.seed, "codec", task.client, orders.round_index) if codec.draws else _UNUSED
+        values = wire.add_residuals(wire.select(upload, task.block), state, task.block)
         payload = wire.encode(values, rng)
         if self._states is None:
             return payload, FRESH
-        slices = wire.coordinates(job.block)
+        slices = wire.coordinates(task.block)
         trained = None if self._flat.trained is None else take(self._flat.trained, slices).cpu()
         here = type(down)(*(take(v, slices).cpu() for v in down))
-        task = LocalTask(steps, lr, trained, wire.shared(job.block))
-        sent = wire.decode(payload, job.block)
-        terms = self._algorithm.terms(sent, here, task)
+        facts = Task(steps, lr, trained, wire.shared_span(task.block))
+        sent = wire.decode(payload, task.block)
+        terms = self._algorithm.terms(sent, here, facts)
         before = type(new)(*(take(v, slices).cpu() for v in new))
         after = self._algorithm.settle(before, terms)
-        kept: State = wire.keep_errors(values, sent, state, job.block)
+        kept: State = wire.updated_residuals(values, sent, state, task.block)
         for name, vector, changed in zip(new._fields, new, after, strict=True):
             result = vector.cpu().clone()
             put(result, slices, changed)
             kept[f"algorithm.{name}"] = result.numpy()
-        return payload, self._states.put(job.client, orders.round_index + 1, kept)
+        return payload, self._states.put(task.client, orders.round_index + 1, kept)
 
     def _own(self, blocks: Sequence[int | None], stacked: bool) -> Tensor:
         masks = [self._mask(block) for block in blocks]
@@ -253,7 +217,7 @@ class ClientHost:
         if block not in self._masks:
             mask = torch.zeros_like(self._flat.vector)
             wire = self._wire
-            slices = wire.slices(Travel.SHARED, None) if isinstance(block, str) else wire.slices(Travel.OWN, block)
+            slices = wire.slices(Kind.SHARED, None) if isinstance(block, str) else wire.slices(Kind.OWN, block)
             for s in slices:
                 mask[s] = 1
             self._masks[block] = mask

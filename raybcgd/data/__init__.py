@@ -1,1 +1,1 @@
-"""Data sets, and how they are dealt to clients."""
+"""Data sets, and how they are split among clients."""

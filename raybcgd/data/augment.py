@@ -1,7 +1,7 @@
-"""Random crop and mirror image, on whole batches, from draws that are made beforehand.
+"""Random crop and horizontal flip for whole batches, from draws made in advance.
 
-The draws are numpy's and the pictures the device's, so a sample gets the same picture on every machine, and FedBCGD+
-can show g(x) and g(y) the same one.
+NumPy makes the draws and the device transforms the images. The same seed therefore gives the same images on every
+machine, and FedBCGD+ can compute g(x) and g(y) on the same augmented batch.
 """
 
 from typing import Literal, NamedTuple
@@ -16,19 +16,19 @@ Augment = tuple[Literal["crop", "flip"], ...]
 
 
 class Draws(NamedTuple):
-    """One choice a sample: where the crop begins in the padded picture, and whether it is mirrored."""
+    """Per sample: the crop's top left corner in the padded image, and whether to flip it."""
 
     tops: npt.NDArray[np.int64]
     lefts: npt.NDArray[np.int64]
     flips: npt.NDArray[np.bool_]
 
     def take(self, samples: npt.NDArray[np.int64]) -> "Draws":
-        """The draws of these samples, as for a batch of a client's data."""
+        """Return the draws of these samples."""
         return Draws(self.tops[samples], self.lefts[samples], self.flips[samples])
 
 
 def draw(rng: np.random.Generator, count: int, augment: Augment, padding: int = PADDING) -> Draws:
-    """Draws for `count` samples. What is not asked for does nothing, and does not change the other draws."""
+    """Return draws for `count` samples. Disabling crop or flip does not change the draws of the other."""
     corners = rng.integers(0, 2 * padding + 1, size=(2, count), dtype=np.int64)
     flips = rng.random(count) < 0.5
     if "crop" not in augment:
@@ -39,9 +39,9 @@ def draw(rng: np.random.Generator, count: int, augment: Augment, padding: int = 
 
 
 def apply(images: torch.Tensor, draws: Draws, padding: int = PADDING) -> torch.Tensor:
-    """Pad by zeros, crop to the old size, mirror: images (n, channels, height, width) of any type, on any device.
+    """Zero-pad, crop to the original size and flip a batch (n, channels, height, width) of any dtype on any device.
 
-    On bytes, before normalisation, the border is black; on normalised images it is the mean: as in torchvision.
+    As in torchvision, the border is black if applied to bytes and the mean if applied to normalised images.
     """
     n, channels, height, width = images.shape
     tops, lefts, flips = (torch.from_numpy(np.ascontiguousarray(d)).to(images.device) for d in draws)

@@ -1,4 +1,4 @@
-"""Bytes to numbers, on whole batches, on whatever device the batch is."""
+"""Normalise batches of bytes on their device."""
 
 from functools import cache
 from typing import Protocol
@@ -7,7 +7,7 @@ import torch
 
 
 class Constants(Protocol):
-    """What normalising needs to know; a Dataset has it."""
+    """The constants of a normalisation. A `Dataset` has them."""
 
     @property
     def scale(self) -> float: ...
@@ -20,16 +20,16 @@ class Constants(Protocol):
 
 
 def normalise(inputs: torch.Tensor, constants: Constants, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """(inputs / scale - mean) / std per channel, in torchvision's order of operations: `normalise(batch, dataset)`.
+    """Return (inputs / scale - mean) / std per channel, in torchvision's order of operations.
 
-    A batch of images with several channels comes out in channels_last, which convolutions run faster on. The channel
-    axis is the third from the end, so that a stack of clients' batches (clients, n, channels, height, width) works too.
+    A batch of multi-channel images is returned in channels_last, which is faster for convolutions. The channel axis is
+    the third from last, so stacked batches (clients, n, channels, height, width) also work.
     """
     images = inputs.ndim == 4 and inputs.shape[1] > 1
     layout = torch.channels_last if images else torch.preserve_format
     scale, mean, std = constants.scale, constants.mean, constants.std
     as_is = scale == 1 and all(m == 0 for m in mean) and all(s == 1 for s in std)
-    # A copy unless nothing is to be done: the arithmetic below is in place.
+    # Copy, because the arithmetic below is in place.
     out = inputs.to(dtype=dtype, memory_format=layout, copy=not as_is)
     if as_is:
         return out

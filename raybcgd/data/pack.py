@@ -1,4 +1,4 @@
-"""A folder of pictures to Parquet shards in the Hugging Face image layout, which load in one go."""
+"""Pack a folder of images into Parquet shards in the Hugging Face image layout."""
 
 import json
 import os
@@ -9,18 +9,18 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raybcgd.data.folders import Files, encoded, list_image_folder
-from raybcgd.data.pictures import decode, one_line
-from raybcgd.errors import ConfigError
+from raybcgd.data.folders import Files, list_image_folder, read_files
+from raybcgd.data.images import decode
+from raybcgd.errors import ConfigError, first_line
 
-ROWS_A_GROUP = 1000
+ROWS_PER_GROUP = 1000
 
 Progress = Callable[[int, int], None]
-"""Called with the pictures done and the pictures in all."""
+"""Called with the number of images done and the total."""
 
 
 class Packed(NamedTuple):
-    """What was written."""
+    """Numbers of images and classes, and the files written."""
 
     train: int
     test: int
@@ -29,21 +29,20 @@ class Packed(NamedTuple):
 
 
 def pack(folder: Path, out: Path, shard_size: int = 50_000, progress: Progress | None = None) -> Packed:
-    """Write out/train-*.parquet and out/test-*.parquet with at most `shard_size` pictures a file.
+    """Write out/train-*.parquet and out/test-*.parquet with at most `shard_size` images per file.
 
-    `folder` is as for the source image_folder. The picture files go in unchanged, after a check that they can be
-    decoded, so nothing is lost and `source = "parquet"` gives the same data as `source = "image_folder"`. A file
-    appears under its name only when it is complete.
+    `folder` has the layout of `source = "image_folder"`. Image files are checked and stored unchanged, so
+    `source = "parquet"` gives the same data. Files are written atomically.
     """
     try:
         return _pack(folder, out, shard_size, progress)
-    except ConfigError as error:  # the same checks as when a run reads the folder, but here it is not data.root
+    except ConfigError as error:  # the checks of a run's data.root, which is not a setting here
         raise ConfigError(str(error).removeprefix("data.root: ")) from error
 
 
 def _pack(folder: Path, out: Path, shard_size: int, progress: Progress | None) -> Packed:
     if shard_size < 1:
-        raise ConfigError(f"shard size is {shard_size}; give at least 1 picture a file")
+        raise ConfigError(f"shard size is {shard_size}; use at least 1 image per file")
     listing = list_image_folder(folder)
     if out.is_dir() and any(out.glob("*.parquet")):
         raise ConfigError(f"{out} already has Parquet files; choose another folder or remove them")
@@ -51,6 +50,13 @@ def _pack(folder: Path, out: Path, shard_size: int, progress: Progress | None) -
     total = len(listing.train.paths) + len(listing.test.paths)
     written: list[Path] = []
     done = 0
+
+    def advance(images: int) -> None:
+        nonlocal done
+        done += images
+        if progress is not None:
+            progress(done, total)
+
     try:
         out.mkdir(parents=True, exist_ok=True)
         for split, files in (("train", listing.train), ("test", listing.test)):
@@ -58,39 +64,33 @@ def _pack(folder: Path, out: Path, shard_size: int, progress: Progress | None) -
             for shard in range(shards):
                 part = slice(shard * shard_size, (shard + 1) * shard_size)
                 path = out / f"{split}-{shard:05d}-of-{shards:05d}.parquet"
-                done = _write(path, Files(files.paths[part], files.labels[part]), schema, folder, done, total, progress)
+                _write_shard(path, Files(files.paths[part], files.labels[part]), schema, folder, advance)
                 written.append(path)
     except OSError as error:
-        raise ConfigError(f"cannot write to {out} ({one_line(error)}); choose another folder") from error
+        raise ConfigError(f"cannot write to {out} ({first_line(error)}); choose another folder") from error
     return Packed(len(listing.train.paths), len(listing.test.paths), len(listing.names), written)
 
 
-def _write(
-    path: Path, files: Files, schema: Any, folder: Path, done: int, total: int, progress: Progress | None
-) -> int:
-    """One shard, in groups of a thousand pictures; how many pictures are done after it."""
+def _write_shard(path: Path, files: Files, schema: Any, folder: Path, advance: Callable[[int], None]) -> None:
     unfinished = path.with_suffix(".unfinished")
     try:
-        with pq.ParquetWriter(unfinished, schema, compression="none") as writer:  # pictures are compressed already
-            for start in range(0, len(files.paths), ROWS_A_GROUP):
-                part = slice(start, start + ROWS_A_GROUP)
+        with pq.ParquetWriter(unfinished, schema, compression="none") as writer:  # images are already compressed
+            for start in range(0, len(files.paths), ROWS_PER_GROUP):
+                part = slice(start, start + ROWS_PER_GROUP)
                 images = []
-                for picture in encoded(files.paths[part]):
-                    decode(picture, None)
-                    name = Path(picture.file).relative_to(folder).as_posix()
-                    images.append({"bytes": picture.data, "path": name})
+                for encoded in read_files(files.paths[part]):
+                    decode(encoded, None)
+                    name = Path(encoded.file).relative_to(folder).as_posix()
+                    images.append({"bytes": encoded.data, "path": name})
                 writer.write_table(pa.table([images, files.labels[part]], schema=schema))
-                done += len(images)
-                if progress is not None:
-                    progress(done, total)
+                advance(len(images))
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
-    return done
 
 
 def _schema(names: list[str]) -> Any:
-    """The columns, and the class names where the `datasets` library looks for them."""
+    """Return the columns, with the class names where the `datasets` library looks for them."""
     features = {"image": {"_type": "Image"}, "label": {"names": names, "_type": "ClassLabel"}}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
     image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])

@@ -1,4 +1,4 @@
-"""Parquet in the Hugging Face image layout: train-*.parquet and test-*.parquet, picture bytes and a label."""
+"""Parquet files in the Hugging Face image layout: image bytes and labels in train-*.parquet and test-*.parquet."""
 
 import json
 import re
@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raybcgd.data.dataset import Dataset, Labels, Split, channel_statistics, infer_classes
-from raybcgd.data.pictures import Bytes, Encoded, one_line, same_channels, stack
-from raybcgd.errors import ConfigError
+from raybcgd.data.images import Bytes, Encoded, same_channels, stack
+from raybcgd.errors import ConfigError, first_line
 
 TEST_NAMES = ("test", "validation", "valid", "val")
 IMAGE_COLUMNS = ("image", "img", "picture")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "class", "character")
-ROWS_A_READ = 2048
-UNREADABLE = (pa.ArrowException, OSError, ValueError)  # ValueError: names that are not UTF-8
+ROWS_PER_READ = 2048
+UNREADABLE = (pa.ArrowException, OSError, ValueError)  # ValueError: column names that are not UTF-8
 
 
 def load_parquet(
@@ -31,7 +31,7 @@ def load_parquet(
     image_size: int | None = None,
     classes: int | None = None,
 ) -> Dataset:
-    """Read all pictures of a folder of Parquet files, as bytes, with the train data's mean and deviation."""
+    """Load all images of a folder of Parquet files as bytes."""
     train_files, test_files = find_files(root)
     columns = (image_column, label_column)
     train_images, train_labels = _read(train_files, columns, image_size, "train")
@@ -45,18 +45,18 @@ def load_parquet(
 
 
 def has_parquet(root: Path) -> bool:
-    """Whether `root` looks like a folder of ours to read."""
+    """Return whether `root` has train files in Parquet."""
     return any(_matching(folder, "train") for folder in (root, root / "data"))
 
 
 def find_files(root: Path) -> tuple[list[Path], list[Path]]:
-    """The train and test files, in the order of their names, in `root` or in `root`/data, where the hub puts them."""
+    """Return the train and test files, sorted by name, in `root` or in `root`/data as on the Hugging Face Hub."""
     if not root.is_dir():
         raise ConfigError(f"data.root: no such folder: {root}; point it to a folder with train-*.parquet files")
     folder = root if _matching(root, "train") else root / "data"
     train = _matching(folder, "train")
     if not train:
-        raise ConfigError(f"data.root: {root} has no train-*.parquet files; point it to a folder that has them")
+        raise ConfigError(f"data.root: {root} has no train-*.parquet files; point it to the folder with these files")
     for split in TEST_NAMES:
         if test := _matching(folder, split):
             return train, test
@@ -73,7 +73,7 @@ def _open(path: Path) -> Any:
         return pq.ParquetFile(path)
     except UNREADABLE as error:
         raise ConfigError(
-            f"data.root: cannot read {path} ({one_line(error)}); it is truncated or not Parquet, fetch it again"
+            f"data.root: cannot read {path} ({first_line(error)}); it is truncated or not Parquet, fetch it again"
         ) from error
 
 
@@ -83,16 +83,16 @@ def _read(
     files = [(path, _open(path)) for path in paths]
     count = sum(file.metadata.num_rows for _, file in files)
     if count == 0:
-        raise ConfigError(f"data.root: the {split} files ({paths[0]}) have no rows; give them at least one picture")
+        raise ConfigError(f"data.root: the {split} files ({paths[0]}) have no rows; add at least one image")
     labels: list[Labels] = []
-    images = stack(_pictures(files, columns, labels), count, image_size)
+    images = stack(_images(files, columns, labels), count, image_size)
     return images, np.concatenate(labels)
 
 
-def _pictures(
+def _images(
     files: list[tuple[Path, Any]], columns: tuple[str | None, str | None], labels: list[Labels]
 ) -> Iterator[Encoded]:
-    """The pictures one by one; the labels are put in the list on the way, batch by batch."""
+    """Yield the images one at a time, and append the labels to `labels` batch by batch."""
     for path, opened in files:
         file = str(path)
         image_column, label_column = _columns(opened.schema_arrow, columns, path)
@@ -105,7 +105,7 @@ def _pictures(
             for blob in data.to_pylist():
                 if blob is None:
                     raise ConfigError(
-                        f"data.root: row {row} of {path} has no picture bytes in column {image_column!r}; "
+                        f"data.root: row {row} of {path} has no image bytes in column {image_column!r}; "
                         f"write the file with the bytes embedded"
                     )
                 yield Encoded(blob, file, row)
@@ -114,21 +114,21 @@ def _pictures(
 
 def _batches(file: Any, columns: list[str], path: Path) -> Iterator[Any]:
     try:
-        yield from file.iter_batches(batch_size=ROWS_A_READ, columns=columns)
+        yield from file.iter_batches(batch_size=ROWS_PER_READ, columns=columns)
     except UNREADABLE as error:
         raise ConfigError(
-            f"data.root: cannot read {path} ({one_line(error)}); it is damaged, fetch it again"
+            f"data.root: cannot read {path} ({first_line(error)}); it is corrupt, fetch it again"
         ) from error
 
 
 def _labels(column: Any, name: str, path: Path) -> Labels:
     if column.null_count:
-        raise ConfigError(f"data.label_column: column {name!r} of {path} has rows without a label; remove them")
+        raise ConfigError(f"data.label_column: column {name!r} of {path} has rows without a label; remove these rows")
     return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
 def _columns(schema: Any, wanted: tuple[str | None, str | None], path: Path) -> tuple[str, str]:
-    """The image and the label column: the ones asked for, or those of a usual name, or the only ones that could be."""
+    """Return the image and label columns: those configured, those with a usual name, or the only ones of that type."""
     images = [field.name for field in schema if _holds_bytes(field.type)]
     labels = [field.name for field in schema if pa.types.is_integer(field.type)]
     return (
@@ -140,19 +140,18 @@ def _columns(schema: Any, wanted: tuple[str | None, str | None], path: Path) -> 
 def _choose(
     what: str, wanted: str | None, fitting: list[str], usual: tuple[str, ...], names: list[str], path: Path
 ) -> str:
-    content = "picture bytes" if what == "image" else "integers"
+    content = "image bytes" if what == "image" else "integers"
     if wanted is not None:
         if wanted in fitting:
             return wanted
         problem = f"does not hold {content}" if wanted in names else "does not exist"
-        raise ConfigError(f"data.{what}_column: column {wanted!r} {problem} in {path}; its columns are {names}")
-    for name in usual:
-        if name in fitting:
-            return name
-    if len(fitting) == 1:
-        return fitting[0]
-    problem = f"columns {fitting} could each be it" if fitting else f"no column of {names} holds {content}"
-    raise ConfigError(f"data.{what}_column: {problem} in {path}; set data.{what}_column to the one to use")
+        raise ConfigError(f"data.{what}_column: column {wanted!r} {problem} in {path}; use one of {fitting or names}")
+    if not fitting:
+        raise ConfigError(f"data.{what}_column: no column of {names} holds {content} in {path}; add one")
+    found = next((name for name in usual if name in fitting), fitting[0] if len(fitting) == 1 else None)
+    if found is None:
+        raise ConfigError(f"data.{what}_column: {path} has {content} in {fitting}; set it to one of them")
+    return found
 
 
 def _holds_bytes(kind: Any) -> bool:
@@ -162,7 +161,7 @@ def _holds_bytes(kind: Any) -> bool:
 
 
 def _declared_classes(path: Path, label_column: str | None) -> int | None:
-    """The number of class names that the `datasets` library wrote into the file, if it did."""
+    """Return the number of class names in the metadata of the `datasets` library, if the file has any."""
     schema = _open(path).schema_arrow
     label = _columns(schema, (None, label_column), path)[1]
     try:

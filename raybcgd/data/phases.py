@@ -7,25 +7,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from pydantic import Field
 
-from raybcgd.data.partition import Ints, Partition, deal, sizes_from_weights
+from raybcgd.data.partition import Ints, Partition, sizes_from_weights, split_at_random
+from raybcgd.data.settings import PhasesConfig
 from raybcgd.errors import ConfigError
 from raybcgd.randomness import stream
-from raybcgd.section import Section
-
-
-class PhasesConfig(Section):
-    """The data blocks of a cycle."""
-
-    count: int = Field(5, ge=1)
-    """D, phases in a cycle."""
-    rounds_per_phase: int = Field(10, ge=1)
-    """Rounds before the next phase begins; after the last phase comes the first again, while `rounds` last."""
-    shared_labels: int = Field(0, ge=0)
-    """How many labels of the next phase each phase has besides its own (the last one: of the first)."""
-    size_deviation: float = Field(0.2, ge=0, le=10)
-    """Client sizes within a phase are normal around their mean; this is their deviation, as a share of the mean."""
 
 
 @dataclass(frozen=True)
@@ -102,4 +88,4 @@ def _phase(
     if weights.sum() == 0:  # every draw below zero: possible with few clients and a large deviation
         weights[:] = 1.0
     sizes = sizes_from_weights(weights, len(samples))
-    return Phase(labels, Partition.from_owners(deal(sizes, samples, len(train_phase), rng), clients), test)
+    return Phase(labels, Partition.from_owners(split_at_random(sizes, samples, len(train_phase), rng), clients), test)

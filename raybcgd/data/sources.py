@@ -1,66 +1,28 @@
-"""Where the data comes from: `[data]` in the config, and `load`."""
+"""Data sources: functions from `[data]` to a data set. settings.py has their names."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
 from raybcgd.data.dataset import Dataset, Split, channel_statistics
 from raybcgd.data.folders import list_image_folder, list_tiny_imagenet, load_listing
 from raybcgd.data.parquet import has_parquet, load_parquet
-from raybcgd.data.partition import PartitionConfig
-from raybcgd.data.phases import PhasesConfig
+from raybcgd.data.settings import SOURCES, DataConfig
 from raybcgd.data.split import hold_out
 from raybcgd.data.torchvision_sets import KNOWN, load_torchvision
 from raybcgd.errors import ConfigError
 from raybcgd.randomness import stream
-from raybcgd.section import Section
-
-
-class DataConfig(Section):
-    """What the clients train on."""
-
-    source: str = "digits"
-    """digits (embedded), parquet, image_folder, tiny_imagenet, cifar10, cifar100, mnist, fashion_mnist or emnist.
-    All but digits read `root`; the named sets also accept a folder of Parquet files there."""
-    root: str | None = None
-    """The folder of the files."""
-    download: bool = False
-    """Fetch a torchvision data set into `root` when it is not there."""
-    image_column: str | None = None
-    """Parquet column with the pictures. None: found by its name and type."""
-    label_column: str | None = None
-    """Parquet column with the integer labels. None: found by its name and type."""
-    image_size: int | None = Field(None, ge=1, le=4096)
-    """Scale picture files to this many pixels a side when they are read. None: they must all have one size."""
-    classes: int | None = Field(None, ge=2)
-    """Number of classes of picture files. None: as the files say, or the largest train label + 1."""
-    emnist_split: Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"] = "byclass"
-    """Which EMNIST."""
-    task: Literal["classes", "binary"] = "classes"
-    """binary: two classes, for the convex experiments; label 1 is `positive`, label 0 the others."""
-    positive: tuple[int, ...] | None = None
-    """With task = "binary": the labels that become 1. None: the lower half of them."""
-    test_samples: int | None = Field(None, ge=1)
-    """Evaluate on this many test samples, the same in every run. None: on all."""
-    augment: tuple[Literal["crop", "flip"], ...] = ()
-    """Random crop after padding by 4 pixels, random mirror image."""
-    partition: PartitionConfig = PartitionConfig()
-    """Who holds which samples."""
-    phases: PhasesConfig | None = None
-    """Block-cyclic data; then only `clients` of the partition counts. None: all data all the time."""
 
 
 def load(config: DataConfig) -> Dataset:
-    """The data set that the config names, checked."""
-    if config.source not in SOURCES:
-        raise ConfigError(f"data.source {config.source!r} is not known; use one of {', '.join(SOURCES)}")
-    dataset = SOURCES[config.source](config)
+    """Load the data set that a config names."""
+    name = SOURCES.name_of(config.source)
+    dataset = SOURCES.resolve(config.source)(config)
+    if not isinstance(dataset, Dataset):
+        raise ConfigError(f'data.source = "{name}" returned a {type(dataset).__name__}; return a raybcgd.Dataset')
     if config.augment and dataset.train.inputs.ndim != 4:
-        raise ConfigError(f"data.augment needs images, but {config.source!r} has none; leave it out")
+        raise ConfigError(f'data.augment needs images, but data.source = "{name}" has none; remove data.augment')
     if config.task == "binary":
         dataset = binary(dataset, config.positive)
     if config.test_samples is not None and config.test_samples < len(dataset.test):
@@ -70,7 +32,7 @@ def load(config: DataConfig) -> Dataset:
 
 
 def binary(dataset: Dataset, positive: tuple[int, ...] | None = None) -> Dataset:
-    """The same samples with two classes: label 1 for those in `positive` (the lower half of the labels), else 0."""
+    """Return the data set with two classes: label 1 for the labels in `positive` (default: the lower half), else 0."""
     chosen = range(dataset.classes // 2) if positive is None else positive
     strange = [label for label in chosen if not 0 <= label < dataset.classes]
     if strange or not 0 < len(set(chosen)) < dataset.classes:
@@ -84,9 +46,9 @@ def binary(dataset: Dataset, positive: tuple[int, ...] | None = None) -> Dataset
     return replace(dataset, train=train, test=test, classes=2)
 
 
-def _digits(config: DataConfig) -> Dataset:
-    """1 797 handwritten digits of 8 x 8 pixels from 0 to 16, embedded in scikit-learn, split by `hold_out`."""
-    from sklearn.datasets import load_digits  # here, because it takes a second
+def digits(config: DataConfig) -> Dataset:
+    """Return scikit-learn's 1 797 handwritten digits of 8 x 8 pixels from 0 to 16, split by `hold_out`."""
+    from sklearn.datasets import load_digits  # slow to import
 
     bunch = load_digits()
     images = np.ascontiguousarray(bunch.images.astype(np.uint8)[:, None])
@@ -96,10 +58,11 @@ def _digits(config: DataConfig) -> Dataset:
     return Dataset("digits", train, test, 10, 16.0, mean, std)
 
 
-def _parquet(config: DataConfig) -> Dataset:
+def parquet(config: DataConfig) -> Dataset:
+    """Read Parquet files in the Hugging Face image layout."""
     return load_parquet(
         folder(config),
-        name=config.source,
+        name=SOURCES.name_of(config.source),
         image_column=config.image_column,
         label_column=config.label_column,
         image_size=config.image_size,
@@ -107,36 +70,30 @@ def _parquet(config: DataConfig) -> Dataset:
     )
 
 
-def _image_folder(config: DataConfig) -> Dataset:
-    return load_listing(list_image_folder(folder(config)), config.source, config.image_size, config.classes)
+def image_folder(config: DataConfig) -> Dataset:
+    """Read image files, one folder per class."""
+    return load_listing(list_image_folder(folder(config)), "image_folder", config.image_size, config.classes)
 
 
-def _tiny_imagenet(config: DataConfig) -> Dataset:
+def tiny_imagenet(config: DataConfig) -> Dataset:
+    """Read Tiny ImageNet as it is distributed, or as Parquet files."""
     root = folder(config)
     if has_parquet(root):
-        return _parquet(config)
-    return load_listing(list_tiny_imagenet(root), config.source, config.image_size, config.classes)
+        return parquet(config)
+    return load_listing(list_tiny_imagenet(root), "tiny_imagenet", config.image_size, config.classes)
 
 
-def _torchvision(config: DataConfig) -> Dataset:
+def torchvision_set(config: DataConfig) -> Dataset:
+    """Read a data set that torchvision knows from its own files, or from Parquet files."""
     root = folder(config)
     if has_parquet(root):
-        return _parquet(config)
-    return load_torchvision(config.source, root, config.download, config.emnist_split)
+        return parquet(config)
+    return load_torchvision(str(config.source), root, config.download, config.emnist_split)
 
 
 def folder(config: DataConfig) -> Path:
-    """`data.root` as a path; an error if it is not set."""
+    """Return `data.root` as a path."""
     if config.root is None:
-        fetch = " (with data.download = true: where they shall go)" if config.source in KNOWN else ""
+        fetch = ", or with data.download = true to the folder to download to" if config.source in KNOWN else ""
         raise ConfigError(f"data.root is not set; point it to the folder of the {config.source} files{fetch}")
     return Path(config.root).expanduser()
-
-
-SOURCES: dict[str, Callable[[DataConfig], Dataset]] = {
-    "digits": _digits,
-    "parquet": _parquet,
-    "image_folder": _image_folder,
-    "tiny_imagenet": _tiny_imagenet,
-    **dict.fromkeys(KNOWN, _torchvision),
-}

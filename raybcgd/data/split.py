@@ -1,4 +1,4 @@
-"""The fixed split of data that come without one."""
+"""A fixed train/test split for data that has none."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ HOLD_OUT_EVERY = 5
 
 
 def hold_out(targets: Labels) -> tuple[Labels, Labels]:
-    """Train and test indices: of each label, every fifth sample in file order is test data. No randomness, no seed."""
+    """Return train and test indices. The test split is every fifth sample of each label, in file order."""
     order = np.argsort(targets, kind="stable")
     counts = np.bincount(targets)
     rank = np.empty(len(targets), dtype=np.int64)

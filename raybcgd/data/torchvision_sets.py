@@ -1,4 +1,4 @@
-"""Data sets that torchvision knows, as files on disk or fetched when asked to."""
+"""Torchvision data sets, read from local files or downloaded."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -6,13 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from raybcgd.data.dataset import Array, Dataset, Labels, Split, channel_statistics
-from raybcgd.data.pictures import one_line
-from raybcgd.errors import ConfigError
+from raybcgd.errors import ConfigError, first_line
 from raybcgd.torchvision_ops import import_torchvision
 
 
 class Known(NamedTuple):
-    """torchvision's class, and how many labels it has (EMNIST: see EMNIST_CLASSES)."""
+    """A torchvision class and its number of labels. For EMNIST, see EMNIST_CLASSES."""
 
     type_name: str
     classes: int
@@ -30,7 +29,7 @@ EMNIST_CLASSES = {"byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26, "
 
 
 def load_torchvision(name: str, root: Path, download: bool, emnist_split: str = "byclass") -> Dataset:
-    """Train and test part of one of KNOWN, as bytes (n, channels, height, width)."""
+    """Load the train and test splits of a data set in KNOWN as bytes (n, channels, height, width)."""
     classes = EMNIST_CLASSES[emnist_split] if name == "emnist" else KNOWN[name].classes
     train, test = (_split(name, root, is_train, download, emnist_split) for is_train in (True, False))
     if len(train) == 0:
@@ -48,18 +47,18 @@ def _split(name: str, root: Path, train: bool, download: bool, emnist_split: str
     type_of_set = getattr(import_torchvision("datasets"), KNOWN[name].type_name)
     try:
         found = type_of_set(str(root), train=train, download=download, **options)
-    except Exception as error:  # not found, damaged, no network, no space: RuntimeError, URLError, OSError, ValueError…
+    except Exception as error:  # missing or corrupt file, no network, disk full: RuntimeError, URLError, OSError, …
         if download:
-            fix = "check the network and data.root, or put the files there by hand"
+            fix = "check the network and data.root, or copy the files there by hand"
         else:
             fix = "point data.root to its files or set data.download = true"
         part = "train" if train else "test"
         raise ConfigError(
-            f"data.source {name!r}: cannot read its {part} files in {root} ({one_line(error)}); {fix}"
+            f'data.source = "{name}": cannot read its {part} files in {root} ({first_line(error)}); {fix}'
         ) from error
     targets: Labels = np.asarray(found.targets, dtype=np.int64)
     if name == "emnist" and emnist_split == "letters":
-        targets = targets - 1  # the only split whose labels begin at 1
+        targets = targets - 1  # the only split with labels from 1
     return Split(_channels_first(np.asarray(found.data)), targets)
 
 

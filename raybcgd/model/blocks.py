@@ -4,48 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field
 from torch import nn
 
 from raybcgd.errors import ConfigError
 from raybcgd.model.divisions import DIVISIONS, check_pairing
-from raybcgd.model.layers import Entry, Layer, covers, layers_of
-from raybcgd.section import Section
-
-__all__ = ["Block", "BlockLayout", "BlocksConfig", "Entry", "Layer", "divide", "layers_of", "recut"]
-
-
-class BlocksConfig(Section):
-    """`[blocks]`: the division of the parameters."""
-
-    division: str = "layers"
-    """`layers`: whole layers, as in `groups` or about equally many in each block; `balanced`: whole layers, about
-    equally many parameters in each block; `equal`: cuts of equal size; or a paper's division by name: lenet5,
-    lenet5-paper, vgg11, vgg19, resnet8, resnet18, vit_b_16, vit_b_16-lora (see `raybcgd plan`)."""
-    count: Annotated[int, Field(ge=1)] = 5
-    """N, the number of blocks; a named division and `groups` bring their own."""
-    groups: tuple[tuple[str, ...], ...] | None = None
-    """Layer names (or their prefixes) of each block, in order, for `division = "layers"`."""
-    shared: Literal["last", "none", "all"] | tuple[str, ...] | Annotated[int, Field(ge=0)] = "last"
-    """The block that every client uploads: the last parametrised layer, none, everything, layer names, or the last
-    n coordinates (with `equal` cuts)."""
-    redivide_every: Annotated[int, Field(ge=1)] | None = None
-    """Divide the parameters anew after every n-th round. Blocks stay runs of the same flat vector and the shared block
-    stays as it is, so whatever is kept of a coordinate (momentum, control variates) stays with it. None: never."""
-    redivide: Literal["drift", "movement", "size", "shift"] = "drift"
-    """What a new division makes even: the clients' recent squared displacement, the global model's recent squared
-    movement, or the number of coordinates; or `shift`, which moves equal cuts by a random part of their size. Blocks
-    are of whole layers, unless the first division was by equal cuts."""
-    redivide_times: Annotated[int, Field(ge=1)] | None = None
-    """Stop after so many new divisions: with 1, measure for `redivide_every` rounds, then divide once for all."""
-
-    @property
-    def cuts_layers(self) -> bool:
-        """Whether blocks may begin anywhere, and not only where a layer does."""
-        return self.division == "equal" or (self.division in DIVISIONS and DIVISIONS[self.division].cuts > 0)
+from raybcgd.model.layers import Layer, covers, layers_of
+from raybcgd.model.settings import BlocksConfig
 
 
 @dataclass(frozen=True)
@@ -104,6 +70,11 @@ class BlockLayout:
         """What a client of group `block` uploads: its block and the shared one, as non-empty slices."""
         parts = (self.blocks[block], self.shared)
         return tuple(part.slice for part in parts if part.size)
+
+
+def cuts_layers(config: BlocksConfig) -> bool:
+    """Return whether blocks may start inside a layer."""
+    return config.division == "equal" or (config.division in DIVISIONS and DIVISIONS[config.division].cuts > 0)
 
 
 def divide(module: nn.Module, config: BlocksConfig) -> BlockLayout:
@@ -282,7 +253,7 @@ def recut(
     They stay where they are while all weights are zero.
     """
     count, size = len(layout.blocks), layout.shared.start
-    if size == 0 or (config.cuts_layers and size < count):
+    if size == 0 or (cuts_layers(config) and size < count):
         raise ConfigError(
             f"blocks.redivide_every: {size} coordinates beside the shared block cannot make {count} blocks; "
             "lower blocks.count or choose a smaller blocks.shared"
@@ -292,7 +263,7 @@ def recut(
     sums = np.concatenate([[0.0], np.cumsum(np.ones(size) if weights is None else weights[:size])])
     if not sums[-1] > 0:
         return layout.edges
-    if config.cuts_layers:
+    if cuts_layers(config):
         edges = [int(k) - 1 for k in np.searchsorted(sums, sums[-1] * np.arange(count) / count, side="right")]
         edges = [0, *edges[1:], size]
         for k in range(1, count):  # a block has at least one coordinate
@@ -305,7 +276,7 @@ def recut(
 
 
 def _shifted(count: int, size: int, config: BlocksConfig, rng: np.random.Generator) -> tuple[int, ...]:
-    if not config.cuts_layers:
+    if not cuts_layers(config):
         raise ConfigError(f'blocks.redivide = "shift" needs blocks.division = "equal", not "{config.division}"')
     offset = int(rng.integers(-(size // count // 2), size // count // 2 + 1))
     return (0, *(size * k // count + offset for k in range(1, count)), size)

@@ -1,4 +1,4 @@
-"""Convolutional networks of the papers without residual connections."""
+"""Convolutional networks without residual connections: LeNet-5 and a small CNN."""
 
 from torch import nn
 
@@ -7,17 +7,17 @@ from raybcgd.model.initialise import xavier
 
 
 def image_shape(name: str, input_shape: tuple[int, ...], smallest: int) -> tuple[int, int, int]:
-    """Channels, height and width of the pictures, or an error that says what the model needs."""
+    """Return (channels, height, width), or raise an error if the model cannot take these inputs."""
     if len(input_shape) != 3:
         raise ConfigError(
-            f'model.name = "{name}" needs pictures (channels, height, width), and the data has samples of shape '
-            f"{input_shape}; choose another data.source or the model mlp"
+            f'model.name = "{name}" needs images of shape (channels, height, width), but the samples have shape '
+            f'{input_shape}; choose another data.source, or set model.name = "mlp"'
         )
     channels, height, width = input_shape
     if min(height, width) < smallest:
         raise ConfigError(
-            f'model.name = "{name}" needs pictures of at least {smallest}x{smallest}, and the data has '
-            f"{height}x{width}; choose mlp, resnet8 or vit_tiny, or other data"
+            f'model.name = "{name}" needs images of at least {smallest}x{smallest}, but the data has '
+            f"{height}x{width}; set model.name to mlp, resnet8 or vit_tiny, or choose another data.source"
         )
     return channels, height, width
 
@@ -25,7 +25,7 @@ def image_shape(name: str, input_shape: tuple[int, ...], smallest: int) -> tuple
 def _two_convolutions(
     name: str, input_shape: tuple[int, ...], classes: int, widths: tuple[int, int], hidden: tuple[int, int]
 ) -> nn.Module:
-    """conv 5x5, pool, conv 5x5, pool, and three linear layers."""
+    """Two 5x5 convolutions, each followed by pooling, then three linear layers."""
     channels, height, width = image_shape(name, input_shape, smallest=16)
     rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))
     model = nn.Sequential()
@@ -45,10 +45,10 @@ def _two_convolutions(
 
 
 def lenet5(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """LeNet-5 as in the FedBCGD paper: 64 channels, and 384 and 192 hidden units."""
+    """LeNet-5 of the FedBCGD paper: 64 channels per convolution, 384 and 192 hidden units."""
     return _two_convolutions("lenet5", input_shape, classes, (64, 64), (384, 192))
 
 
 def cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """The network of PyTorch's CIFAR-10 tutorial: 6 and 16 channels, and 120 and 84 hidden units."""
+    """CNN of the PyTorch CIFAR-10 tutorial: 6 and 16 channels, 120 and 84 hidden units."""
     return _two_convolutions("cnn", input_shape, classes, (6, 16), (120, 84))

@@ -1,4 +1,4 @@
-"""Models without convolutions: the multilayer perceptron and the linear ones of the convex experiments."""
+"""Dense models: a multilayer perceptron, and linear models for convex problems."""
 
 from itertools import pairwise
 from math import prod
@@ -10,9 +10,9 @@ from raybcgd.model.initialise import he
 
 
 def mlp(input_shape: tuple[int, ...], classes: int, hidden: tuple[PositiveInt, ...] = (64,) * 5) -> nn.Module:
-    """A perceptron with ReLU layers of the widths in `hidden`.
+    """Multilayer perceptron with one ReLU layer per width in `hidden`.
 
-    On the embedded digits (64 inputs) the default is five blocks of 4 160 coordinates and a head of 650.
+    On the digits data set (64 inputs), the default has five layers of 4 160 parameters and a head of 650.
     """
     widths = (prod(input_shape), *hidden)
     layers: list[nn.Module] = [nn.Flatten()]
@@ -22,7 +22,7 @@ def mlp(input_shape: tuple[int, ...], classes: int, hidden: tuple[PositiveInt, .
 
 
 def linear(input_shape: tuple[int, ...], classes: int, bias: bool = True) -> nn.Module:
-    """One linear layer, started at zero as is usual for a convex problem."""
+    """One linear layer, initialised to zero as usual for convex problems."""
     layer = nn.Linear(prod(input_shape), classes, bias=bias)
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)

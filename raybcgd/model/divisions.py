@@ -1,4 +1,4 @@
-"""The papers' block divisions by name."""
+"""Named block divisions from the papers."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Division:
-    """Which layers make up which block of a model: `groups` of names (or their prefixes), or `cuts` of equal size."""
+    """Division of a model into blocks: either `groups` of layer names or name prefixes, or `cuts` of equal size."""
 
     model: str
-    """The model of the zoo that it was made for; any module with layers of these names will do."""
+    """Built-in model that it was designed for. Any module with the same layer names works."""
     shared: Names
     groups: tuple[Names, ...] = ()
     cuts: int = 0
     options: str = ""
-    """What the model's options must say, for an error message."""
+    """Required model options, for the error message."""
 
     @property
     def count(self) -> int:
@@ -28,7 +28,7 @@ class Division:
 
     @property
     def names(self) -> Names:
-        """Every name that the division mentions."""
+        """All layer names and prefixes in the division."""
         return tuple(name for group in (*self.groups, self.shared) for name in group)
 
 
@@ -41,7 +41,7 @@ _LENET5: tuple[Names, ...] = (("conv1",), ("conv2",), ("fc1",), ("fc2",))
 
 DIVISIONS: dict[str, Division] = {
     "lenet5": Division("lenet5", groups=_LENET5, shared=("fc3",)),
-    # The authors deal N = 5: the fifth group of clients has an empty block and uploads the shared one alone.
+    # The authors use N = 5: the fifth group of clients has an empty block and uploads only the shared block.
     "lenet5-paper": Division("lenet5", groups=(*_LENET5, ()), shared=("fc3",)),
     "vgg11": Division(
         "vgg11",
@@ -70,25 +70,25 @@ DIVISIONS: dict[str, Division] = {
         "vit_b_16",
         groups=tuple(tuple(f"encoder.layers.encoder_layer_{2 * k + half}" for half in (0, 1)) for k in range(6)),
         shared=("heads",),
-        options="with a lora_rank",
+        options="with lora_rank",
     ),
 }
 
 
 def check_pairing(name: str, division: Division, layers: Iterable[Layer]) -> None:
-    """Refuse a division whose layers are not those of the model."""
-    there = [layer.name for layer in layers]
-    # Equal cuts take whatever comes before the shared layers, so only groups must account for every layer.
-    strange = [layer for layer in there if not any(covers(prefix, layer) for prefix in division.names)]
-    missing = [prefix for prefix in division.names if not any(covers(prefix, layer) for layer in there)]
+    """Raise an error if the layers of the division are not those of the model."""
+    present = [layer.name for layer in layers]
+    # Equal cuts span all layers before the shared ones, so only groups have to name every layer.
+    unknown = [layer for layer in present if not any(covers(prefix, layer) for prefix in division.names)]
+    missing = [prefix for prefix in division.names if not any(covers(prefix, layer) for layer in present)]
     problem = ""
     if missing:
-        problem = f"has no trained layer {missing[0]}"
-    elif strange and not division.cuts:
-        problem = f"has a layer {strange[0]} that the division does not know"
+        problem = f"has no trainable layer {missing[0]}"
+    elif unknown and not division.cuts:
+        problem = f"has a layer {unknown[0]} that is not in the division"
     if problem:
         wanted = f"{division.model} {division.options}".strip()
         raise ConfigError(
-            f'blocks.division = "{name}" is for the model {wanted}, and this model {problem}; set model.name and '
-            "model.options to that or blocks.division to layers, balanced or equal"
+            f'blocks.division = "{name}" is for the model {wanted}, but this model {problem}; change model.name and '
+            "model.options to match, or set blocks.division to layers, balanced or equal"
         )

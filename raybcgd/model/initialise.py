@@ -1,17 +1,17 @@
-"""How the zoo's own models start, chosen so that plain SGD at the papers' rates trains each of them.
+"""Initialisation of the built-in models, chosen so that plain SGD trains each of them at the papers' step sizes.
 
-PyTorch's default shrinks the signal by about 2.5 a layer: the perceptron on the digits and VGG-11 on CIFAR-10 then stay
-at chance for hundreds of steps. He's keeps it, but makes LeNet-5 at a rate of 0.1 jump to a loss of 13 within the first
-steps; Xavier's, in between, trains that one best and is too small again for VGG-11.
+PyTorch's default shrinks activations by a factor of about 2.5 per layer, which keeps the MLP on digits and VGG-11 on
+CIFAR-10 at chance for hundreds of steps. He initialisation preserves the scale, but the loss of LeNet-5 at a step size
+of 0.1 then jumps to 13 within the first steps. Xavier lies in between: best for LeNet-5, too small for VGG-11.
 """
 
 from torch import nn
 
 
 def he(module: nn.Module, small_head: bool = False) -> nn.Module:
-    """He's initialisation with zero biases; the last layer has no ReLU behind it, so half of the others' variance.
+    """Apply He initialisation with zero biases. The last layer gets half the variance, since no ReLU follows it.
 
-    A small head makes the first predictions uniform, without which a wide network's first step is far too long.
+    `small_head` makes the initial predictions nearly uniform; a wide network's first step is far too large otherwise.
     """
     layers = _layers(module)
     for layer in layers:
@@ -24,14 +24,14 @@ def he(module: nn.Module, small_head: bool = False) -> nn.Module:
 
 
 def xavier(module: nn.Module) -> nn.Module:
-    """Xavier's initialisation with zero biases."""
+    """Apply Xavier initialisation with zero biases."""
     for layer in _layers(module):
         nn.init.xavier_uniform_(layer.weight)
     return module
 
 
 def _layers(module: nn.Module) -> list[nn.Conv2d | nn.Linear]:
-    """The layers with weights, their biases set to zero."""
+    """Set all biases to zero and return the convolutional and linear layers."""
     layers = [child for child in module.modules() if isinstance(child, nn.Conv2d | nn.Linear)]
     for layer in layers:
         if layer.bias is not None:

@@ -1,4 +1,4 @@
-"""The layers of a module: the units that a division deals out."""
+"""Layers of a module: the units from which blocks are built."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm
 
 @dataclass(frozen=True)
 class Entry:
-    """One tensor of the module: a trained parameter or a floating buffer."""
+    """One tensor of a module: a trainable parameter or a floating-point buffer."""
 
     name: str
     shape: tuple[int, ...]
@@ -21,34 +21,33 @@ class Entry:
 
     @property
     def size(self) -> int:
-        """How many coordinates it has."""
+        """Number of coordinates."""
         return prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A module that owns parameters, with the norm layers that follow it: the unit that is never torn apart, except
-    by equal cuts."""
+    """A module with its own parameters, plus the norm layers that follow it. Only equal cuts split a layer."""
 
     name: str
     entries: tuple[Entry, ...]
 
     @property
     def size(self) -> int:
-        """How many coordinates it has."""
+        """Number of coordinates."""
         return sum(entry.size for entry in self.entries)
 
 
 def covers(prefix: str, name: str) -> bool:
-    """Whether a name in a config means a layer: the layer itself or a module around it."""
+    """Return whether `prefix` is the layer `name` or a module that contains it."""
     return name == prefix or name.startswith(prefix + ".")
 
 
 def layers_of(module: nn.Module, named: Sequence[str] = ()) -> list[Layer]:
-    """The parametrised layers of a module in its own order; norm layers join the layer before them.
+    """Return the layers of a module in definition order. Norm layers are merged into the layer before them.
 
-    A norm layer that one of the `named` prefixes means, but not the layer before it, stays a layer of its own.
-    Frozen parameters (`requires_grad = False`) stay out: they neither travel nor change.
+    A norm layer stays separate if a prefix in `named` covers it but not the layer before it. Frozen parameters
+    (`requires_grad = False`) are left out: they are neither trained nor uploaded.
     """
     layers: list[Layer] = []
     seen: set[int] = set()
@@ -56,23 +55,23 @@ def layers_of(module: nn.Module, named: Sequence[str] = ()) -> list[Layer]:
         entries = _entries(path, child, seen)
         if not entries:
             continue
-        joins = isinstance(child, _NORMS) and bool(layers)
-        if joins and not any(covers(prefix, path) and not covers(prefix, layers[-1].name) for prefix in named):
+        may_merge = isinstance(child, _NORMS) and bool(layers)
+        if may_merge and not any(covers(prefix, path) and not covers(prefix, layers[-1].name) for prefix in named):
             layers[-1] = Layer(layers[-1].name, (*layers[-1].entries, *entries))
         else:
             layers.append(Layer(path or type(module).__name__, tuple(entries)))
     if not any(entry.trained for layer in layers for entry in layer.entries):
-        raise ConfigError("model.name: the module has no trainable parameters; choose one that has")
+        raise ConfigError("model.name: the module has no trainable parameters; choose another model")
     return layers
 
 
 def frozen_parameters(module: nn.Module) -> int:
-    """How many parameters stay as they are, and so never travel."""
+    """Return the number of frozen parameters, which are never uploaded."""
     return sum(parameter.numel() for parameter in module.parameters() if not parameter.requires_grad)
 
 
 def _entries(path: str, child: nn.Module, seen: set[int]) -> list[Entry]:
-    """The tensors that a module itself owns; those in `seen` are tied to an earlier layer, where they stay."""
+    """Return the module's own tensors, except those in `seen`: they are tied to an earlier layer."""
     tensors: list[tuple[str, Tensor | None, bool]] = [
         *((name, tensor, True) for name, tensor in child._parameters.items()),
         *((name, tensor, False) for name, tensor in child._buffers.items()),

@@ -1,4 +1,4 @@
-"""LoRA (Hu et al., ICLR 2022): a frozen weight W plus a trained product of two thin matrices."""
+"""LoRA (Hu et al., ICLR 2022): a frozen weight W plus a trainable low-rank product."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ Target = Literal["attention", "mlp"]
 
 
 class LowRank(nn.Module):
-    """W -> W + alpha/rank * up @ down. It starts as the identity, since `up` starts at zero."""
+    """W -> W + alpha/rank * up @ down. Initially the identity, because `up` is zero."""
 
     def __init__(self, weight: Tensor, rank: int, alpha: float) -> None:
         super().__init__()
@@ -21,14 +21,14 @@ class LowRank(nn.Module):
         nn.init.normal_(self.down, std=columns**-0.5)
 
     def forward(self, weight: Tensor) -> Tensor:
-        """The adapted weight."""
+        """Return the adapted weight."""
         return weight + self.scale * (self.up @ self.down)
 
 
 def add_lora(
     model: nn.Module, rank: int, alpha: float, targets: tuple[Target, ...], trained: tuple[str, ...] = ()
 ) -> None:
-    """Freeze a model but for the modules in `trained`, and give its attention and/or MLP weights adapters.
+    """Freeze the model except for the modules in `trained`, and add adapters to its attention or MLP weights.
 
     The stacked query, key and value weights of an attention layer share one adapter.
     """
@@ -39,7 +39,7 @@ def add_lora(
     for path, child in list(model.named_modules()):
         if any(path == name or path.startswith(name + ".") for name in trained):
             continue
-        # The stacked weight belongs to no module that is called, so only a parametrisation of it can adapt it.
+        # The stacked weight is not the weight of a submodule, so only a parametrisation can adapt it.
         if isinstance(child, nn.MultiheadAttention) and "attention" in targets:
             parametrize.register_parametrization(child, "in_proj_weight", LowRank(child.in_proj_weight, rank, alpha))
         elif type(child) is nn.Linear and "mlp" in targets:

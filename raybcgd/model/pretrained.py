@@ -1,4 +1,4 @@
-"""Weights from a file or from torchvision's hub, read without unpickling code."""
+"""Pretrained weights from a file or from torchvision, read without unpickling code."""
 
 from pathlib import Path
 
@@ -6,30 +6,29 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from raybcgd.errors import ConfigError
+from raybcgd.errors import ConfigError, first_line
 from raybcgd.torchvision_ops import import_torchvision
 
 
 def read_weights(source: str) -> dict[str, Tensor]:
-    """The named tensors of a file (safetensors, or PyTorch's with tensors only), or of ViT-Base/16 on the hub."""
+    """Read named tensors from a safetensors or PyTorch file, or download torchvision's ViT-Base/16 for "hub"."""
     try:
         state = _from_hub() if source == "hub" else _from_file(Path(source).expanduser())
-    # The readers raise errors of many kinds for a file that is missing, cut short or of another format.
+    # The readers raise many kinds of errors for a missing, truncated or foreign file.
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(
-            f'model.options.weights = "{source}" cannot be read ({reason}); give a .safetensors file or a PyTorch file '
-            'of named tensors, or "hub" where there is a network'
+            f'model.options.weights = "{source}" cannot be read ({first_line(error)}); use a .safetensors file, '
+            'a PyTorch file of named tensors, or "hub" to download them'
         ) from error
     if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
         raise ConfigError(
-            f'model.options.weights = "{source}" does not hold named tensors alone; save model.state_dict() to it'
+            f'model.options.weights = "{source}" must contain only named tensors; save model.state_dict() to it'
         )
     return state
 
 
 def load_pretrained(model: nn.Module, state: dict[str, Tensor], source: str, head: str = "heads.") -> None:
-    """Load weights into a model; a head for other classes is left out, anything else that does not fit is refused."""
+    """Load weights into a model. Skip a head of another shape; any other mismatch is an error."""
     own = model.state_dict()
     state = {
         name: tensor
@@ -37,12 +36,12 @@ def load_pretrained(model: nn.Module, state: dict[str, Tensor], source: str, hea
         if not (name.startswith(head) and (name not in own or own[name].shape != tensor.shape))
     }
     missing = [name for name in own if name not in state and not name.startswith(head)]
-    strange = [name for name, tensor in state.items() if name not in own or own[name].shape != tensor.shape]
-    if missing or strange:
-        example = f"lacks {missing[0]}" if missing else f"has a {strange[0]} that the model has not in that shape"
+    unknown = [name for name, tensor in state.items() if name not in own or own[name].shape != tensor.shape]
+    if missing or unknown:
+        example = f"lacks {missing[0]}" if missing else f"has {unknown[0]} with an unknown name or shape"
         raise ConfigError(
-            f'model.options.weights = "{source}" is of another model: it {example}; '
-            "give weights with torchvision's names"
+            f'model.options.weights = "{source}" does not fit the model: the file {example}; '
+            "use weights of the same architecture, named as in torchvision"
         )
     model.load_state_dict(state, strict=False)
 

@@ -1,4 +1,4 @@
-"""Residual networks for small pictures (He et al., CVPR 2016), from torchvision's blocks."""
+"""Residual networks for small images (He et al., CVPR 2016), built from torchvision's blocks."""
 
 from collections.abc import Callable
 
@@ -6,12 +6,12 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from raybcgd.model.convolutional import image_shape
-from raybcgd.model.normalise import Norm, norm_layer
+from raybcgd.model.norm_layers import Norm, norm_layer
 from raybcgd.torchvision_ops import import_torchvision
 
 
 def resnet18(input_shape: tuple[int, ...], classes: int, norm: Norm = "group", groups: PositiveInt = 2) -> nn.Module:
-    """torchvision's ResNet-18 with the stem for CIFAR: a 3x3 convolution of stride 1 and no pooling."""
+    """torchvision's ResNet-18 with the CIFAR stem: a 3x3 convolution with stride 1 and no pooling."""
     channels, _, _ = image_shape("resnet18", input_shape, smallest=8)
     models = import_torchvision("models")
     model: nn.Module = models.resnet18(num_classes=classes, norm_layer=norm_layer(norm, groups))
@@ -27,7 +27,7 @@ def resnet8(
     norm: Norm = "group",
     groups: PositiveInt = 2,
 ) -> nn.Module:
-    """ResNet-8, the smallest of the CIFAR family 6n + 2: a stem and three stages of one block each."""
+    """ResNet-8, the smallest of the 6n + 2 CIFAR family: a stem and three stages of one block each."""
     channels, _, _ = image_shape("resnet8", input_shape, smallest=4)
     return _ResNet8(channels, classes, width, norm_layer(norm, groups))
 
@@ -39,7 +39,7 @@ def _stem(channels: int, width: int) -> nn.Conv2d:
 
 
 class _ResNet8(nn.Module):
-    """torchvision's ResNet always has four stages; this one has three, under the same names."""
+    """ResNet with three stages, named as in torchvision's ResNet, which always has four."""
 
     def __init__(self, channels: int, classes: int, width: int, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class _ResNet8(nn.Module):
         self.fc = nn.Linear(4 * width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of a batch of pictures."""
+        """Return the logits of a batch of images."""
         x = self.relu(self.bn1(self.conv1(x)))
         x = self.layer3(self.layer2(self.layer1(x)))
         logits: Tensor = self.fc(x.mean(dim=(2, 3)))
@@ -60,7 +60,7 @@ class _ResNet8(nn.Module):
 
 
 def _stage(before: int, after: int, norm: Callable[[int], nn.Module]) -> nn.Module:
-    """A basic block, which halves the picture where it widens."""
+    """One basic block. It halves the resolution when it doubles the width."""
     stride = after // before
     shortcut = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), norm(after)) if stride > 1 else None
     basic_block = import_torchvision("models").resnet.BasicBlock

@@ -1,4 +1,4 @@
-"""Vision transformers (Dosovitskiy et al., ICLR 2021), torchvision's, on pictures of any size."""
+"""Vision transformers (Dosovitskiy et al., ICLR 2021) from torchvision, for images of any size."""
 
 from typing import Any
 
@@ -20,13 +20,13 @@ def vit_b_16(
     lora_alpha: float = 16.0,
     lora_targets: tuple[Target, ...] = ("attention",),
 ) -> nn.Module:
-    """ViT-Base/16 on pictures resized to 224x224.
+    """ViT-Base/16 on images resized to 224x224.
 
-    `weights` is a file (safetensors, or PyTorch's with tensors only) or "hub" for torchvision's ImageNet weights; the
-    head starts anew where its number of classes differs. With `lora_rank` only the head and adapters train.
+    `weights` is a safetensors or PyTorch file of named tensors, or "hub" for torchvision's ImageNet weights. The head
+    is initialised from scratch if the number of classes differs. With `lora_rank`, only the head and adapters train.
     """
     _check_channels("vit_b_16", input_shape)
-    # Read first: building takes seconds that a wrong path should not cost.
+    # Read the weights first, so that a wrong path fails before the model is built.
     state = read_weights(weights) if weights else {}
     model: nn.Module = import_torchvision("models").vit_b_16(num_classes=classes)
     if weights:
@@ -45,7 +45,7 @@ def vit_tiny(
     lora_alpha: float = 16.0,
     lora_targets: tuple[Target, ...] = ("attention",),
 ) -> nn.Module:
-    """ViT-Tiny (Touvron et al., ICML 2021) at the pictures' own size, with patches of 4 (2 on pictures under 16)."""
+    """ViT-Tiny (Touvron et al., ICML 2021) at the images' size. `patch` = 0: 4, or 2 for images below 16x16."""
     _check_channels("vit_tiny", input_shape)
     if width % heads:
         raise ConfigError(
@@ -70,20 +70,21 @@ def _check_channels(name: str, input_shape: tuple[int, ...]) -> None:
     channels, _, _ = image_shape(name, input_shape, smallest=4)
     if channels not in (1, 3):
         raise ConfigError(
-            f'model.name = "{name}" takes pictures of 1 or 3 channels, and the data has {channels}; choose other data'
+            f'model.name = "{name}" needs images with 1 or 3 channels, but the data has {channels}; '
+            "choose another data.source"
         )
 
 
 def _finished(model: nn.Module, side: int, rank: int, alpha: float, targets: tuple[Target, ...]) -> nn.Module:
     if rank:
         add_lora(model, rank, alpha, targets, trained=("heads",))
-    # A hook keeps torchvision's names of the parameters, which a module around it would not.
+    # A hook keeps torchvision's parameter names; a wrapper module would change them.
     model.register_forward_pre_hook(_Fit(side))
     return model
 
 
 class _Fit:
-    """Brings pictures to the size and the three channels that the transformer expects, on their own device."""
+    """Resize images and expand them to three channels, on their device."""
 
     def __init__(self, side: int) -> None:
         self.side = side

@@ -1,8 +1,7 @@
-"""VGG for small pictures (Simonyan and Zisserman, ICLR 2015), with the linear layers of the FedBCGD paper.
+"""VGG for small images (Simonyan and Zisserman, ICLR 2015), with the linear layers of the FedBCGD paper.
 
-torchvision's VGG has linear layers of 4 096 units behind 7x7 features, three channels in and five poolings; here the
-fifth pooling is left out, so that a picture of 32x32 ends as 512 features at 2x2 places: the paper's 2 048.
-There is no dropout, whose masks would not be a function of client and round.
+Unlike torchvision's VGG, it has no fifth pooling: a 32x32 image ends as 2x2 positions of 512 features, the paper's
+2 048 inputs to the linear layers. There is no dropout, whose masks would not be a function of client and round.
 """
 
 from pydantic import PositiveInt
@@ -10,19 +9,19 @@ from torch import nn
 
 from raybcgd.model.convolutional import image_shape
 from raybcgd.model.initialise import he
-from raybcgd.model.normalise import Norm, norm_layer
+from raybcgd.model.norm_layers import Norm, norm_layer
 
 _STAGES_11 = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 _STAGES_19 = ((64, 64), (128, 128), (256,) * 4, (512,) * 4, (512,) * 4)
 
 
 def vgg11(input_shape: tuple[int, ...], classes: int, norm: Norm = "none", groups: PositiveInt = 2) -> nn.Module:
-    """VGG-11: eight convolutions and 2048-1024-1024 linear layers."""
+    """VGG-11: eight convolutions, then linear layers of 2048-1024-1024-classes."""
     return _vgg("vgg11", input_shape, classes, _STAGES_11, (1024, 1024), norm, groups)
 
 
 def vgg19(input_shape: tuple[int, ...], classes: int, norm: Norm = "none", groups: PositiveInt = 2) -> nn.Module:
-    """VGG-19: sixteen convolutions and 2048-512-256 linear layers."""
+    """VGG-19: sixteen convolutions, then linear layers of 2048-512-256-classes."""
     return _vgg("vgg19", input_shape, classes, _STAGES_19, (512, 256), norm, groups)
 
 
@@ -57,7 +56,7 @@ def _vgg(
     classifier.add_module("fc3", nn.Linear(before, classes))
     model = nn.Sequential()
     model.add_module("features", features)
-    # Nothing to do at 32x32; it lets the linear layers take pictures of any size.
+    # The identity at 32x32; for other sizes, it gives the linear layers a fixed number of inputs.
     model.add_module("pool", nn.AdaptiveAvgPool2d(2))
     model.add_module("flatten", nn.Flatten())
     model.add_module("classifier", classifier)

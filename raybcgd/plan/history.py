@@ -12,7 +12,8 @@ import numpy as np
 from torch import Tensor
 
 from raybcgd.data.partition import Floats
-from raybcgd.model.blocks import BlockLayout, BlocksConfig, recut
+from raybcgd.model.blocks import BlockLayout, recut
+from raybcgd.model.settings import BlocksConfig
 from raybcgd.randomness import stream
 
 _MEMORY = 0.9

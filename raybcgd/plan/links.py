@@ -1,29 +1,13 @@
 """How fast the clients' links are, and how long a round would take over them."""
 
 from collections.abc import Sequence
-from typing import Annotated
 
 import numpy as np
-from pydantic import Field
 
 from raybcgd.data.partition import Floats
 from raybcgd.errors import ConfigError
+from raybcgd.plan.settings import LinksConfig
 from raybcgd.randomness import stream
-from raybcgd.section import Section
-
-
-class LinksConfig(Section):
-    """`[cohort.links]`: the clients' links, declared or drawn. They change no number but the simulated time of a round,
-    unless `cohort.assignment = "bandwidth"`."""
-
-    uplinks: tuple[Annotated[float, Field(gt=0)], ...] | None = None
-    """Bytes a second that each client can send. None: drawn from a log-normal law."""
-    median: Annotated[float, Field(gt=0)] = 1e6
-    """The median of drawn uplinks, in bytes a second."""
-    sigma: Annotated[float, Field(ge=0, le=20)] = 1.0
-    """The deviation of their logarithm."""
-    downlink_factor: Annotated[float, Field(gt=0)] | None = None
-    """How many times faster than its uplink a client's downlink is. None: a download takes no time."""
 
 
 def uplinks(config: LinksConfig, clients: int, seed: int) -> Floats:

@@ -1,11 +1,11 @@
-"""Checkpoints: everything that a run needs to go on with the same bits, as safetensors and JSON, whole or not at all.
+"""Checkpoints: everything that a run needs to resume with the same bits, as safetensors and JSON.
 
-checkpoints/round-000060/server.safetensors    the server's vectors
-checkpoints/round-000060/ledger.safetensors    which version of every client's state is committed
-checkpoints/round-000060/history.safetensors   what planning remembers, where it remembers anything
-checkpoints/round-000060/rounds.jsonl          the log up to here
+checkpoints/round-000060/server.safetensors    the server's state
+checkpoints/round-000060/ledger.safetensors    the committed version of every client's state
+checkpoints/round-000060/history.safetensors   what planning remembers, if anything
+checkpoints/round-000060/rounds.jsonl          the log so far
 checkpoints/round-000060/manifest.json         position, identity of the run, checksums; written last
-states/                                        the client states themselves: immutable files that ledgers refer to
+states/                                        the client states: immutable files that ledgers refer to
 """
 
 import contextlib
@@ -14,48 +14,36 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from pyarrow import fs
-from pydantic import Field
 from safetensors.numpy import load, save
 
-from raybcgd.client.states import FRESH, StateFolder, open_address, write_file
 from raybcgd.errors import ConfigError, RunError
-from raybcgd.section import Section
-from raybcgd.server.ledger import Ledger
+from raybcgd.messages import FRESH
+from raybcgd.record.ledger import Ledger
+from raybcgd.record.states import StateFolder
+from raybcgd.storage import open_address, write_file
 
 log = logging.getLogger(__name__)
 
-
-class CheckpointConfig(Section):
-    """`[checkpoint]`: when and where a run is saved."""
-
-    every: Annotated[int, Field(ge=0)] = 10
-    """Save after every n-th round; 0 never saves."""
-    keep: Annotated[int, Field(ge=1)] = 2
-    """How many checkpoints are kept."""
-    address: str | None = None
-    """A folder, or an address such as s3://bucket/path, that every node can reach; the run's folder unless given."""
-
-    def due(self, round_index: int, rounds: int) -> bool:
-        """Whether a round is saved."""
-        return self.every > 0 and ((round_index + 1) % self.every == 0 or round_index + 1 == rounds)
+VERSION = 2
+"""The version of the checkpoint format."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run stands: `rounds` of them are done."""
+    """Where a run stands after some rounds."""
 
     rounds: int
     server: Mapping[str, np.ndarray]
     ledger: Ledger
-    log: bytes
-    """`rounds.jsonl` up to here."""
     upload_d_total: float
     history: Mapping[str, np.ndarray] = field(default_factory=dict)
     """What planning remembers."""
+    log: bytes = b""
+    """`rounds.jsonl` so far."""
 
 
 class Checkpoints:
@@ -70,14 +58,14 @@ class Checkpoints:
         self._retained: dict[int, Ledger] = {}
 
     def refuse_others(self) -> None:
-        """A new run must not start where another run's checkpoints are."""
+        """Refuse to start a new run where another run's checkpoints are."""
         if self._present():
             raise ConfigError(
-                f"{self._root} already holds checkpoints of a run; set checkpoint.address elsewhere, or resume that run"
+                f"{self._root} already holds checkpoints of a run; set another checkpoint.address, or resume that run"
             )
 
     def save(self, position: Position, superseded: list[tuple[int, int]]) -> None:
-        """Write a checkpoint, then remove what the policy no longer keeps, `superseded` states among it."""
+        """Write a checkpoint, then delete old checkpoints and the `superseded` states that only they needed."""
         folder = self._folder(position.rounds)
         self._filesystem.create_dir(folder, recursive=True)
         ledger = {"versions": position.ledger.versions, "checksums": position.ledger.checksums}
@@ -91,6 +79,7 @@ class Checkpoints:
         for name, data in files.items():
             write_file(self._filesystem, f"{folder}/{name}", data)
         manifest = {
+            "version": VERSION,
             "rounds": position.rounds,
             "upload_d_total": position.upload_d_total,
             "identity": self._identity,
@@ -110,13 +99,13 @@ class Checkpoints:
         superseded[:] = [pair for pair in superseded if pair not in dead]
 
     def latest(self) -> Position | None:
-        """The newest checkpoint that is whole; damaged ones are passed over with a warning."""
+        """Return the newest undamaged checkpoint. Delete damaged ones with a warning."""
         found = None
         for rounds in sorted(self._present(), reverse=True):
             try:
                 position = self._read(rounds)
             except _Damaged as error:
-                log.warning("checkpoint of round %d is damaged (%s) and is passed over", rounds, error)
+                log.warning("skipping the checkpoint of round %d, which is damaged (%s)", rounds, error)
                 self._filesystem.delete_dir(self._folder(rounds))
                 continue
             self._retained[rounds] = position.ledger
@@ -125,7 +114,7 @@ class Checkpoints:
         return found
 
     def newest(self) -> Position | None:
-        """Like `latest`, but for a look: nothing is removed and nobody is warned."""
+        """Return the newest undamaged checkpoint without changing any file."""
         for rounds in sorted(self._present(), reverse=True):
             with contextlib.suppress(_Damaged):
                 return self._read(rounds)
@@ -139,6 +128,11 @@ class Checkpoints:
     def _read(self, rounds: int) -> Position:
         folder = self._folder(rounds)
         manifest = _unsealed(self._bytes(f"{folder}/manifest.json"))
+        if manifest.get("version") != VERSION:
+            raise ConfigError(
+                f"{folder} was written by another version of raybcgd; resume it with that version, or start again "
+                "with another --out"
+            )
         self._check_identity(manifest["identity"])
         files = {}
         for name, checksum in manifest["sha256"].items():
@@ -156,16 +150,16 @@ class Checkpoints:
             rounds=manifest["rounds"],
             server=load(files["server.safetensors"]),
             ledger=ledger,
-            log=files["rounds.jsonl"],
             upload_d_total=manifest["upload_d_total"],
             history=load(files["history.safetensors"]) if "history.safetensors" in files else {},
+            log=files["rounds.jsonl"],
         )
 
     def _check_identity(self, saved: Mapping[str, Any]) -> None:
         differences = difference(saved, self._identity)
         if differences:
             raise ConfigError(
-                f"the checkpoint under {self._root} is of another experiment: {'; '.join(differences[:5])}; "
+                f"the checkpoint under {self._root} belongs to another experiment: {'; '.join(differences[:5])}; "
                 "restore these settings, or choose another --out"
             )
 
@@ -181,10 +175,11 @@ class Checkpoints:
 
 
 class _Damaged(Exception):
-    """A checkpoint that cannot be trusted."""
+    """A checkpoint that cannot be used."""
 
 
 def _sealed(manifest: Mapping[str, Any]) -> bytes:
+    """Return a manifest followed by its checksum."""
     body = json.dumps(manifest, indent=1, sort_keys=True)
     return f"{body}\n{hashlib.sha256(body.encode()).hexdigest()}\n".encode()
 
@@ -200,7 +195,7 @@ def _unsealed(data: bytes) -> dict[str, Any]:
 
 
 def difference(saved: Mapping[str, Any], current: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """The settings in which two nested tables differ, each as "key = saved there, current here"."""
+    """Return the settings in which two nested tables differ, each as "key = saved there, current here"."""
     lines = []
     for key in sorted(saved.keys() | current.keys()):
         name, there, here = f"{prefix}{key}", saved.get(key), current.get(key)

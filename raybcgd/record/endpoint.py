@@ -1,10 +1,9 @@
-"""Where Prometheus reads a run's metrics, and how it learns of that."""
+"""The HTTP endpoint for a run's metrics, and the file through which Prometheus discovers it."""
 
 import contextlib
 import hashlib
 import json
 import logging
-import os
 import re
 import socket
 import tempfile
@@ -16,41 +15,42 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import MetricsHandler
 
 from raybcgd.errors import ConfigError
+from raybcgd.storage import write_atomic
 
 log = logging.getLogger(__name__)
 
 
 def discovery_file(folder: str | None, run: str) -> Path:
-    """Where a run is announced: one file a run, which a resumed run takes over."""
+    """Return the run's discovery file, which is the same after a resume."""
     where = Path(folder) if folder is not None else Path(tempfile.gettempdir()) / "raybcgd-discovery"
     stem = re.sub(r"[^A-Za-z0-9_.]+", "-", run).strip("-.") or "run"
     return where / f"{stem}-{hashlib.sha256(run.encode()).hexdigest()[:8]}.json"
 
 
-def take_back(file: Path) -> None:
-    """Remove an announcement, if it was ever made."""
+def remove_discovery_file(file: Path) -> None:
+    """Remove a discovery file if it exists."""
     with contextlib.suppress(OSError):
         file.unlink()
 
 
 class Endpoint:
-    """An HTTP server in threads of its own, announced in a file of Prometheus' file-based discovery.
+    """An HTTP server in its own threads, announced in a file for Prometheus' file-based discovery.
 
-    A scrape formats what is there and holds no lock while it sends, so a slow reader cannot hold a round up. The file
-    goes when the run ends; that of a run that was killed stays, so that Prometheus sees it down and the alert fires.
+    No lock is held while a response is sent, so a slow reader cannot delay a round. The file is removed when the run
+    ends. If the run is killed, the file stays, Prometheus sees the target down, and an alert fires.
     """
 
     def __init__(self, registry: CollectorRegistry, host: str, port: int, file: Path) -> None:
-        self._file, self._fixed = file, port != 0
-        self._read = threading.Event()
+        self._file, self._fixed_port = file, port != 0
+        self._scraped = threading.Event()
         try:
-            self._server = ThreadingHTTPServer((host, port), _handler(registry, self._read))
+            self._server = ThreadingHTTPServer((host, port), _handler(registry, self._scraped))
         except OSError as error:
             raise ConfigError(
-                f"metrics.host = {host!r}, metrics.port = {port}: cannot listen there ({error.strerror}); use port 0 "
-                "for a free one, or metrics.enabled = false"
+                f"metrics.host = {host!r}, metrics.port = {port}: cannot listen there ({error.strerror}); set "
+                "metrics.port = 0 to use a free port, or metrics.enabled = false"
             ) from None
-        self.address = f"{reachable(host)}:{self._server.server_address[1]}"
+        self.address = f"{_reachable(host)}:{self._server.server_address[1]}"
 
     def __enter__(self) -> "Endpoint":
         threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
@@ -58,21 +58,20 @@ class Endpoint:
         return self
 
     def __exit__(self, *_: object) -> None:
-        take_back(self._file)
-        # The server looks up only twice a second, which a run's end need not wait for, unless the next run wants the
-        # same port.
-        end = threading.Thread(target=self._end, name="metrics-end", daemon=True)
-        end.start()
-        if self._fixed:
-            end.join()
+        remove_discovery_file(self._file)
+        # A shutdown takes up to half a second. Wait for it only if the next run may need the same port.
+        shutdown = threading.Thread(target=self._shut_down, name="metrics-shutdown", daemon=True)
+        shutdown.start()
+        if self._fixed_port:
+            shutdown.join()
 
     def linger(self, seconds: float) -> None:
-        """Wait until whoever has been reading has read once more, or for so long; not at all if nobody has."""
-        if self._read.is_set():
-            self._read.clear()
-            self._read.wait(seconds)
+        """Wait up to this long for the next scrape. Return immediately if nobody has scraped yet."""
+        if self._scraped.is_set():
+            self._scraped.clear()
+            self._scraped.wait(seconds)
 
-    def _end(self) -> None:
+    def _shut_down(self) -> None:
         self._server.shutdown()
         self._server.server_close()
 
@@ -80,37 +79,34 @@ class Endpoint:
         targets = [{"targets": [self.address], "labels": {"job": "raybcgd"}}]
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            # Prometheus looks at *.json only, so it never reads half a file.
-            temporary = self._file.with_name(f"{self._file.name}.{os.getpid()}.part")
-            temporary.write_text(json.dumps(targets) + "\n")
-            temporary.replace(self._file)
-        except OSError as error:  # no reason to end a run
+            write_atomic(self._file, json.dumps(targets) + "\n")
+        except OSError as error:  # a run can do without metrics
             log.warning(
-                "cannot write %s (%s): Prometheus will not find the metrics at %s by itself; set metrics.discovery",
+                "cannot write %s (%s), so Prometheus will not discover the metrics at %s; set metrics.discovery",
                 self._file,
                 error.strerror,
                 self.address,
             )
 
 
-def _handler(registry: CollectorRegistry, read: threading.Event) -> type[MetricsHandler]:
-    """Answers with the metrics, and notes that somebody has read them."""
+def _handler(registry: CollectorRegistry, scraped: threading.Event) -> type[MetricsHandler]:
+    """Return a request handler that serves the metrics and sets the event."""
 
     class Handler(MetricsHandler.factory(registry)):  # type: ignore[misc]
         def do_GET(self) -> None:
             super().do_GET()
-            read.set()
+            scraped.set()
 
     return Handler
 
 
-def reachable(host: str) -> str:
-    """The address under which others reach a server that listens at `host`."""
+def _reachable(host: str) -> str:
+    """Return the address at which other machines reach a server that listens on `host`."""
     if host not in ("", "0.0.0.0", "::"):
         return host
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # nothing is sent: this only asks which way packets would go
+            probe.connect(("192.0.2.1", 9))  # sends nothing; selects the outgoing interface
             return str(probe.getsockname()[0])
         except OSError:
             return "127.0.0.1"

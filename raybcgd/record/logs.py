@@ -1,7 +1,7 @@
-"""Rounds as structured log records: every one has `run` and `round`, those about a client `client` too.
+"""Rounds as structured log records of the logger `raybcgd.rounds`.
 
-They go to the logger `raybcgd.rounds`. A program that uses raybcgd attaches what handlers it likes; the command line
-writes them as JSON with `--log json`.
+Every record has `run` and `round`; records about a client also have `client`. Programs attach their own handlers. On the
+command line, `--log json` writes the records as JSON.
 """
 
 import json
@@ -14,43 +14,44 @@ from raybcgd.record.rounds import RoundRecord
 
 log = logging.getLogger("raybcgd.rounds")
 
-_PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
-"""What every log record has; whatever else one has was given as `extra`."""
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+"""Attributes of every log record; all others come from `extra`."""
 
 
 def log_round(record: RoundRecord, run: str) -> None:
-    """A round is done: a record for it, and a warning for each thing that went wrong in it."""
+    """Log a finished round, preceded by a warning for each dropped client and for lost hosts."""
     where = {"run": run, "round": record.round}
     for client in record.dropped:
         log.warning("client %d was dropped: %s", client.client, client.reason, extra={**where, "client": client.client})
-    if record.restarted or record.retried:
-        lost = {"restarted": record.restarted, "retried": record.retried}
-        log.warning("%(restarted)d hosts were lost; %(retried)d jobs were done again", lost, extra={**where, **lost})
+    hosts = record.hosts
+    if hosts.restarted or hosts.retried_tasks:
+        lost = {"restarted": hosts.restarted, "retried_tasks": hosts.retried_tasks}
+        log.warning("hosts restarted: %(restarted)d; tasks retried: %(retried_tasks)d", lost, extra={**where, **lost})
     if log.isEnabledFor(logging.INFO):
         numbers = {
-            "accuracy": record.accuracy,
-            "loss": record.loss,
-            "train_loss": record.train_loss,
-            "upload_d": record.upload_d_total,
-            "seconds": record.seconds,
-            "hosts": record.hosts,
+            "accuracy": record.quality.accuracy,
+            "loss": record.quality.loss,
+            "train_loss": record.quality.train_loss,
+            "upload_d_total": record.traffic.upload_d_total,
+            "seconds": record.timing.seconds,
+            "hosts": hosts.up,
             "participants": len(record.participants),
         }
         known = {name: value for name, value in numbers.items() if value is not None}
-        log.info("round %d is done", record.round, extra={**where, **known})
+        log.info("round %d finished", record.round, extra={**where, **known})
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and whatever was given as `extra`."""
+    """Formats a record as one line of JSON: time, level, logger, message and everything passed as `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the line."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **{name: value for name, value in record.__dict__.items() if name not in _PLAIN},
+            **{name: value for name, value in record.__dict__.items() if name not in _STANDARD},
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
@@ -58,7 +59,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def log_as_json(stream: IO[str] | None = None) -> logging.Handler:
-    """From now on, write all of raybcgd's log records to a stream, standard error unless given."""
+    """Write all log records of raybcgd to a stream as JSON. Default: standard error."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter())
     ours = logging.getLogger("raybcgd")

@@ -1,41 +1,40 @@
-"""Who has which labels, kept with a run so that its report needs no data."""
+"""The labels per client, kept with a run so that its report does not need the data."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 from pydantic import ValidationError
 
-from raybcgd.data.inspect import MOST_CLIENTS_DRAWN, label_counts
+from raybcgd.data.dataset import Dataset
+from raybcgd.data.inspect import label_counts, shown_clients
+from raybcgd.data.partition import Partition
 from raybcgd.errors import ConfigError
-from raybcgd.problem import Data
 from raybcgd.section import Section
 
 
 class PartitionRecord(Section):
-    """`partition.json`: the label counts of some clients, evenly spaced, in every phase of the data."""
+    """`partition.json`: the label counts of some evenly spaced clients, per data phase."""
 
     dataset: str
     clients: int
-    """In all."""
+    """Total number of clients."""
     shown: tuple[int, ...]
-    """The clients that are counted here."""
+    """The clients counted here."""
     counts: tuple[tuple[tuple[int, ...], ...], ...]
-    """Samples by phase, client and label."""
+    """Samples by data phase, client and label."""
 
 
-def partition_record(data: Data) -> PartitionRecord:
-    """The part of a partition that can be drawn."""
-    clients = len(data.partitions[0])
-    spaced = np.linspace(0, clients - 1, min(clients, MOST_CLIENTS_DRAWN)).round().astype(np.int64)
-    shown = np.unique(spaced)
-    targets, classes = data.dataset.train.targets, data.dataset.classes
-    counts = [label_counts(targets, classes, part)[shown].tolist() for part in data.partitions]
-    return PartitionRecord(dataset=data.dataset.name, clients=clients, shown=tuple(shown.tolist()), counts=counts)
+def partition_record(dataset: Dataset, partitions: Sequence[Partition]) -> PartitionRecord:
+    """Count the labels of the clients that a report shows."""
+    clients = len(partitions[0])
+    shown = shown_clients(clients)
+    counts = [label_counts(dataset.train.targets, dataset.classes, part)[shown].tolist() for part in partitions]
+    return PartitionRecord(dataset=dataset.name, clients=clients, shown=tuple(shown.tolist()), counts=counts)
 
 
 def read_partition(path: Path) -> PartitionRecord | None:
-    """That of a run; None where there is none, as in runs of earlier versions."""
+    """Read a run's `partition.json`; None if there is none."""
     try:
         return PartitionRecord.model_validate_json(path.read_bytes()) if path.exists() else None
     except ValidationError:
-        raise ConfigError(f"{path} is not the record of a partition; remove it, and the report does without") from None
+        raise ConfigError(f"{path} is not a partition record; delete it to get a report without it") from None

@@ -1,13 +1,43 @@
-"""One record a round, from which the log file, the progress bar, the metrics and the reports all read."""
+"""The record of a round, from which the log, the progress bar, the metrics and the reports read.
+
+A field that is also a Prometheus metric says so in its annotation. The metric is called `raybcgd_<group>_<field>`, its
+help text is the field's docstring, and a number has one name from where it is measured to the dashboard.
+"""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError
 
 from raybcgd.errors import ConfigError
 from raybcgd.section import Section
+from raybcgd.storage import write_atomic
+
+SECONDS_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How a field appears in Prometheus."""
+
+    kind: Literal["gauge", "counter", "histogram"] = "gauge"
+    by: str | None = None
+    """The label of a mapping's keys, or "block" for a tuple with one value per block."""
+    name: str | None = None
+    """Default: <group>_<field>."""
+    read: Callable[[Any], float | Mapping[str, float] | Sequence[float] | None] | None = None
+    """How to get the metric's values from the field's. Default: as they are."""
+    help: str | None = None
+    """Default: the first sentence of the field's docstring."""
+
+
+GAUGE = Metric()
+COUNTER = Metric("counter")
+GAUGE_BY_BLOCK = Metric(by="block")
+COUNTER_BY_BLOCK = Metric("counter", by="block")
 
 
 class Participant(Section):
@@ -18,92 +48,156 @@ class Participant(Section):
     """The block that it uploaded beside the shared one; None for methods that upload everything."""
     seconds: float
     loss: float | None
-    """Mean training loss over its local steps; None where that is not a number."""
+    """Mean training loss over its local steps; None if that is not finite."""
 
 
 class Dropped(Section):
-    """A client that was sampled and whose upload did not count."""
+    """A sampled client whose upload does not count."""
 
     client: int
     block: int | None
     reason: str
 
 
+def _by_reason(dropped: Sequence[Dropped]) -> dict[str, float]:
+    late = sum(client.reason == "deadline" for client in dropped)
+    return {"deadline": late, "error": len(dropped) - late}
+
+
+class Quality(Section):
+    """The global model after the round."""
+
+    model_config = ConfigDict(allow_inf_nan=True)  # written to the log as null
+
+    accuracy: Annotated[float | None, GAUGE] = None
+    """Test accuracy, from 0 to 1. None if the round was not evaluated."""
+    accuracy_by_phase: Annotated[
+        tuple[float, ...] | None,
+        Metric(by="data_phase", read=lambda values: {str(k): value for k, value in enumerate(values)}),
+    ] = None
+    """Test accuracy on each phase of block-cyclic data; `accuracy` is their mean. None without phases."""
+    loss: Annotated[float | None, GAUGE] = None
+    """Test loss."""
+    train_loss: Annotated[float | None, GAUGE] = None
+    """Mean loss of the participants during local training. None if nobody took part; null in the log if not finite."""
+
+
+class Traffic(Section):
+    """What clients sent and received."""
+
+    upload_floats: Annotated[int, COUNTER]
+    """Values uploaded by all clients, in any precision."""
+    upload_bytes: Annotated[int, COUNTER]
+    """Bytes uploaded by all clients."""
+    upload_d: Annotated[float, COUNTER]
+    """Mean upload per participant, in units of the model size d."""
+    upload_d_total: float
+    """Sum of `upload_d` over all rounds so far."""
+    download_floats: Annotated[int, COUNTER]
+    """Values downloaded by all clients."""
+    download_bytes: Annotated[int, COUNTER]
+    """Bytes downloaded by all clients."""
+    compression_ratio: Annotated[float, GAUGE] = 1.0
+    """Bytes of the uploads without a codec, divided by the bytes sent."""
+    simulated_seconds: Annotated[float | None, GAUGE] = None
+    """Time of the round's traffic over the clients' links. None if `cohort.links` is not set."""
+
+
+class Blocks(Section):
+    """One value per block, the shared block last."""
+
+    upload_floats: Annotated[tuple[int, ...], COUNTER_BY_BLOCK]
+    """Values uploaded per block."""
+    upload_bytes: Annotated[tuple[int, ...], COUNTER_BY_BLOCK]
+    """Bytes uploaded per block. A codec's overhead is spread in proportion to the values."""
+    download_floats: Annotated[tuple[int, ...], COUNTER_BY_BLOCK]
+    """Values downloaded per block."""
+    drift_diversity: Annotated[tuple[float | None, ...], GAUGE_BY_BLOCK]
+    """Sum of the clients' squared displacements divided by the squared norm of their sum. None if nothing moved."""
+    movement: Annotated[tuple[float, ...], GAUGE_BY_BLOCK]
+    """Distance that the global model moved in the round."""
+    momentum: Annotated[tuple[float, ...] | None, GAUGE_BY_BLOCK] = None
+    """Norm of the server's momentum. None for methods without momentum."""
+    control_variate: Annotated[tuple[float, ...] | None, GAUGE_BY_BLOCK] = None
+    """Norm of the server's control variate. None for methods without one."""
+    server_norms: dict[str, tuple[float, ...]] = Field(default_factory=dict)
+    """Norms of all server vectors except the model, by field name."""
+    edges: tuple[int, ...] | None = None
+    """Where blocks start, and where the last one ends. None: as the config divides."""
+
+
+class Timing(Section):
+    """Where the time of a round goes."""
+
+    seconds: Annotated[
+        float,
+        Metric(name="timing_last_round_seconds", help="Time of the last round."),
+        Metric("histogram", name="timing_round_seconds", read=lambda seconds: [seconds], help="Time per round."),
+    ]
+    """Time of the whole round."""
+    stage_seconds: Annotated[dict[str, float], Metric(by="stage")]
+    """Time per stage of the last round. The stages are plan, broadcast, train, reduce, evaluate (waiting only) and
+    checkpoint (the one saved before this record, because a checkpoint contains its own round's record)."""
+    finished_at: float | None = None
+    """Unix time."""
+
+
+class Hosts(Section):
+    """The client hosts during the round."""
+
+    up: Annotated[int, GAUGE]
+    """Hosts that are up."""
+    pending: Annotated[int, GAUGE] = 0
+    """Hosts requested and not up yet."""
+    queued_tasks: Annotated[int, GAUGE] = 0
+    """Maximum number of client tasks waiting for a host at the same time."""
+    retried_tasks: Annotated[int, COUNTER] = 0
+    """Client tasks repeated because their host was lost."""
+    rehomed_clients: Annotated[int, COUNTER] = 0
+    """Clients that moved to another host."""
+    restarted: Annotated[int, COUNTER] = 0
+    """Hosts started to replace lost ones."""
+    state_memory_bytes: Annotated[int, GAUGE] = 0
+    """Client states in the memory of all hosts."""
+    state_disk_bytes: Annotated[int, GAUGE] = 0
+    """Client states in files, including old versions that a checkpoint may need."""
+    object_store_bytes: Annotated[int | None, GAUGE] = None
+    """Ray's object store in use on all nodes. None without Ray."""
+    object_store_capacity_bytes: Annotated[int | None, GAUGE] = None
+    """Capacity of Ray's object store on all nodes."""
+    device_memory_bytes: Annotated[int | None, GAUGE] = None
+    """Sum of the hosts' peak accelerator memory. None on CPUs."""
+
+
 class RoundRecord(Section):
     """Everything about a round."""
 
-    model_config = ConfigDict(allow_inf_nan=True)  # a loss may be; in the log it is null then
-
-    round: int
-    phase: int = 0
-    """The phase of block-cyclic data that was on; 0 where there are none."""
-    accuracy: float | None
-    """On the test data, after the round; None where the round was not evaluated."""
-    accuracy_by_phase: tuple[float, ...] | None = None
-    """On the test data of every phase of block-cyclic data; `accuracy` is their mean. None where there are none."""
-    loss: float | None
-    train_loss: float | None
-    """Mean over the participants of their loss during local training; None where nobody took part. A loss
-    that is not finite is null in the log."""
-    lr: float
-    participants: tuple[Participant, ...]
-    dropped: tuple[Dropped, ...] = ()
-    upload_floats: int
-    upload_bytes: int
-    upload_d: float
-    """Mean upload of a sampled client, in units of d."""
-    upload_d_total: float
-    """The same, summed over all rounds so far."""
-    upload_floats_by_block: tuple[int, ...]
-    """The shared block last."""
-    upload_bytes_by_block: tuple[int, ...] = ()
-    """The same of the bytes; what a codec adds to the values is shared out in proportion to them."""
-    compression_ratio: float = 1.0
-    """Bytes that the declared uploads would take uncoded, over the bytes that were sent."""
-    download_floats: int
-    download_bytes: int
-    download_floats_by_block: tuple[int, ...] = ()
-    drift_diversity: tuple[float | None, ...]
-    """For every block, the shared one last."""
-    movement: tuple[float, ...] = ()
-    """How far the global model moved: a Euclidean norm for every block, the shared one last."""
-    server_norms: dict[str, tuple[float, ...]] = Field(default_factory=dict)
-    """The same of the server's other vectors by their letter: momentum (v, m), control variates (c, h) and so on."""
-    block_edges: tuple[int, ...] | None = None
-    """Where blocks begin and the last one ends; None where they are as the config divides."""
-    simulated_seconds: float | None = None
-    """How long the round's traffic would take over the clients' links; None where these are not known."""
-    seconds: float
-    """The whole round."""
-    phase_seconds: dict[str, float]
-    """plan, broadcast, train, reduce, evaluate (as far as anybody waited for it) and checkpoint (of the one that was
-    saved since the record before: a checkpoint holds its own round's record, so that cannot hold its time)."""
-    finished_at: float | None = None
-    """Unix time."""
-    hosts: int
-    hosts_pending: int = 0
-    """Hosts that were asked for and are not up yet."""
-    queued: int = 0
-    """The most jobs that waited for a host at once."""
-    retried: int = 0
-    """Jobs done again because their host was lost."""
-    rehomed: int = 0
-    """Clients that moved to another host."""
-    restarted: int = 0
-    """Hosts started in place of lost ones."""
-    state_memory_bytes: int = 0
-    """Client states in the memory of all hosts."""
-    state_disk_bytes: int = 0
-    """Client states in files, superseded ones that a checkpoint may still need among them."""
-    object_store_bytes: int | None = None
-    """In use on all nodes; None where there is no object store."""
-    object_store_capacity_bytes: int | None = None
-    device_memory_bytes: int | None = None
-    """The most that the hosts have held on their accelerators, summed; None where there are none."""
+    round: Annotated[int, Metric(help="Last finished round, counted from 0.")]
+    lr: Annotated[float, GAUGE]
+    """Local step size."""
+    data_phase: int = 0
+    """Phase of block-cyclic data; 0 without phases."""
+    participants: Annotated[
+        tuple[Participant, ...],
+        Metric(read=len, help="Clients that took part in the last round."),
+        Metric(
+            "histogram",
+            name="client_seconds",
+            read=lambda clients: [client.seconds for client in clients],
+            help="Time of a client's local training.",
+        ),
+    ]
+    dropped: Annotated[tuple[Dropped, ...], Metric("counter", "reason", "dropped_clients", _by_reason)] = ()
+    """Sampled clients whose upload does not count."""
+    quality: Quality
+    traffic: Traffic
+    blocks: Blocks
+    timing: Timing
+    hosts: Hosts
 
 
 class RoundLog:
-    """`rounds.jsonl`: every round once, in order, each line written whole."""
+    """`rounds.jsonl`: one line per round, in order, each written atomically."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -118,22 +212,19 @@ class RoundLog:
             os.close(descriptor)
 
     def __iter__(self) -> Iterator[RoundRecord]:
-        if self.path.exists():
-            for number, line in enumerate(self.path.read_bytes().splitlines(), start=1):
-                try:
-                    yield RoundRecord.model_validate_json(line)
-                except ValidationError:
-                    raise ConfigError(
-                        f"{self.path}, line {number}, is not the record of a round; restore the file, or go on with "
-                        "`raybcgd resume`, which takes it from the last checkpoint"
-                    ) from None
+        for number, line in enumerate(self.content().splitlines(), start=1):
+            try:
+                yield RoundRecord.model_validate_json(line)
+            except ValidationError:
+                raise ConfigError(
+                    f"{self.path}, line {number}, is not a round record; restore the file, or restore it from the last "
+                    "checkpoint with `raybcgd resume`"
+                ) from None
 
     def content(self) -> bytes:
-        """The log as it stands, for a checkpoint."""
+        """Return the bytes of the log."""
         return self.path.read_bytes() if self.path.exists() else b""
 
     def restore(self, content: bytes) -> None:
-        """Go back to the log of a checkpoint: later rounds will be done again."""
-        temporary = self.path.with_suffix(".part")
-        temporary.write_bytes(content)
-        temporary.replace(self.path)
+        """Return to the log of a checkpoint; later rounds will be repeated."""
+        write_atomic(self.path, content)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from raybcgd.errors import ConfigError
-from raybcgd.record.plots import headline
 from raybcgd.report import figures
+from raybcgd.report.plots import headline
 from raybcgd.report.runs import Run
 from raybcgd.report.style import drawing, svg
 from raybcgd.report.tables import conditions, failure_table, summary_table

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from pydantic import ConfigDict, ValidationError
 
-from raybcgd.compare import slug, title
+from raybcgd.algorithms.contract import title
 from raybcgd.config import Config, load_config
 from raybcgd.errors import ConfigError
-from raybcgd.experiment import RunFolder
 from raybcgd.record.partition import PartitionRecord, read_partition
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.record.standing import uploaded_to
 from raybcgd.section import Section
+from raybcgd.storage import RunFolder, slug
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,15 @@
-"""What travels: declared uploads become slices and bytes."""
+"""What travels: declared uploads as slices and bytes."""
 
-from raybcgd.wire.codecs import BFloat16, Codec, Raw
-from raybcgd.wire.qsgd import QSGD
-from raybcgd.wire.topk import TopK
+from typing import TYPE_CHECKING
 
-CODECS: dict[str, type[Codec]] = {"raw": Raw, "bf16": BFloat16, "qsgd": QSGD, "topk": TopK}
-"""The codecs, by the name that `[wire] codec` gives them."""
+from raybcgd.lazy import lazy
+from raybcgd.wire.settings import CODECS
 
-__all__ = ["CODECS", "QSGD", "BFloat16", "Codec", "Raw", "TopK"]
+if TYPE_CHECKING:
+    from raybcgd.wire.codecs import BFloat16 as BFloat16
+    from raybcgd.wire.codecs import Codec as Codec
+    from raybcgd.wire.codecs import Raw as Raw
+    from raybcgd.wire.qsgd import QSGD as QSGD
+    from raybcgd.wire.topk import TopK as TopK
+else:
+    __getattr__, __dir__ = lazy(__name__, {**CODECS.homes(), "raybcgd.wire.codecs": ["BFloat16", "Codec", "Raw"]})

@@ -1,15 +1,15 @@
-"""Small whole numbers side by side, each in as few bits as all of them need."""
+"""Pack small integers at a fixed number of bits each."""
 
 import numpy as np
 
 
 def packed_bytes(count: int, bits: int) -> int:
-    """The bytes that `count` numbers of `bits` bits take."""
+    """Return the size in bytes of `count` numbers of `bits` bits."""
     return -(-count * bits // 8)
 
 
 def pack(numbers: np.ndarray, bits: int) -> np.ndarray:
-    """Non-negative numbers below 2**bits as bytes, the lowest bit of the first number first."""
+    """Pack non-negative numbers below 2**bits into bytes, least significant bit first."""
     planes = np.empty((len(numbers), bits), dtype=np.uint8)
     for bit in range(bits):
         planes[:, bit] = (numbers >> bit) & 1
@@ -17,7 +17,7 @@ def pack(numbers: np.ndarray, bits: int) -> np.ndarray:
 
 
 def unpack(payload: np.ndarray, count: int, bits: int) -> np.ndarray:
-    """The numbers that `pack` was given."""
+    """Return the numbers passed to `pack`."""
     planes = np.unpackbits(payload, count=count * bits, bitorder="little").reshape(count, bits)
     numbers = np.zeros(count, dtype=np.int64)
     for bit in range(bits):

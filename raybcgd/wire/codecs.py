@@ -1,57 +1,61 @@
-"""Upload codecs: how the values of a declared field become bytes. `[wire] codec` names one."""
+"""The base class of upload codecs, and the codecs without settings."""
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from raybcgd.section import Section
+from raybcgd.wire.settings import CODECS, CodecConfig
 
 
-class Codec(Section):
-    """The base of every codec. The same codec serves every vector field of an upload; scalars go as they are.
+class Codec(CodecConfig):
+    """Base class of all codecs: converts the values of an upload to bytes and back.
 
-    A codec acts on one field at a time, on the coordinates that travel: for a block method, on the client's block and
-    the shared one side by side.
+    A codec encodes each vector field of an upload separately. It sees only the coordinates that are sent: for a block
+    method, the client's block followed by the shared block. Scalars are always sent raw.
+
+    To write your own codec, subclass this class and set `wire.codec = "package.module:Name"`. Declare its settings as
+    pydantic fields, and implement `encode`, `decode` and `size`. Override `draws` if encoding is random, `remembers`
+    for error feedback, and `values` and `positions` if only some of the values are sent.
     """
 
-    codec: str
-    """How an upload becomes bytes: raw, bf16, qsgd or topk; raw unless given."""
-
     draws: ClassVar[bool] = False
-    """Whether encoding draws random numbers."""
+    """Whether `encode` uses its random generator."""
+
+    @property
+    def codec(self) -> str:
+        """Name of the codec in a config."""
+        return CODECS.name_of(type(self))
 
     @property
     def remembers(self) -> bool:
-        """Whether a client keeps what was not sent and adds it to its next upload (error feedback)."""
+        """Whether clients keep unsent values and add them to a later upload (error feedback)."""
         return False
 
     def encode(self, values: Tensor, rng: np.random.Generator) -> np.ndarray:
-        """The bytes of some values."""
+        """Return the payload: a uint8 array of exactly `size` bytes. `values` is a vector on the CPU."""
         raise NotImplementedError
 
     def decode(self, payload: np.ndarray, length: int, dtype: torch.dtype) -> Tensor:
-        """The values that the bytes stand for."""
+        """Return all `length` values, zero where none was sent. The payload may be unaligned: see `read`."""
         raise NotImplementedError
 
     def size(self, length: int, dtype: torch.dtype) -> int:
-        """The bytes that `length` values take: values, indices, norms, everything."""
+        """Return the payload size in bytes for `length` values of this type. It must not depend on the values."""
         raise NotImplementedError
 
     def values(self, length: int) -> int:
-        """How many of `length` values are sent, in whatever precision: the "floats" of an upload."""
+        """Return how many of `length` values are sent, at any precision. Default: all."""
         return length
 
     def positions(self, payload: np.ndarray, length: int, dtype: torch.dtype) -> np.ndarray | None:
-        """Which of `length` values were sent; None for all."""
+        """Return the indices of the values that were sent. None, the default: all."""
         return None
 
 
 class Raw(Codec):
-    """Every value as it is."""
-
-    codec: Literal["raw"] = "raw"
+    """All values, unchanged."""
 
     def encode(self, values: Tensor, rng: np.random.Generator) -> np.ndarray:
         return values.contiguous().numpy().view(np.uint8)
@@ -64,9 +68,7 @@ class Raw(Codec):
 
 
 class BFloat16(Codec):
-    """Every value rounded to the nearest bfloat16: 2 bytes."""
-
-    codec: Literal["bf16"] = "bf16"
+    """All values, rounded to the nearest bfloat16: 2 bytes per value."""
 
     def encode(self, values: Tensor, rng: np.random.Generator) -> np.ndarray:
         return values.to(torch.bfloat16).view(torch.int16).numpy().view(np.uint8)
@@ -80,10 +82,10 @@ class BFloat16(Codec):
 
 
 def read(payload: np.ndarray, dtype: torch.dtype) -> Tensor:
-    """The values of a run of bytes, copied only where a field before it has left them unaligned."""
+    """Return the values stored in a payload, copied only if it is unaligned."""
     return torch.from_numpy(np.require(payload.view(numpy_type(dtype)), requirements="A"))
 
 
 def numpy_type(dtype: torch.dtype) -> Any:
-    """The numpy type of a floating torch type."""
+    """Return the numpy type of a floating-point torch type."""
     return np.float64 if dtype == torch.float64 else np.float32

@@ -1,6 +1,6 @@
-"""QSGD (Alistarh et al., NeurIPS 2017): values rounded at random to a few levels of their bucket's norm, unbiased."""
+"""The QSGD codec."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -12,37 +12,36 @@ from raybcgd.wire.codecs import Codec, numpy_type
 
 
 class QSGD(Codec):
-    """QSGD (Alistarh et al., NeurIPS 2017): values rounded at random to a few levels of their bucket's norm, unbiased.
+    """QSGD (Alistarh et al., NeurIPS 2017): unbiased random rounding to a few levels of each bucket's norm.
 
-    n values take one norm a bucket, in the model's own type, and ceil(log2(2 levels + 1)) bits a value for sign and
-    level: with float32, 4 ceil(n / bucket) + ceil(n bits / 8) bytes. FedAvg under this codec is FedPAQ.
+    The payload has one norm per bucket, in the model's type, and bits = ceil(log2(2 levels + 1)) per value for sign and
+    level. For n float32 values: 4 ceil(n / bucket) + ceil(n bits / 8) bytes. FedAvg with this codec is FedPAQ.
     """
 
-    codec: Literal["qsgd"] = "qsgd"
     draws: ClassVar[bool] = True
     levels: Annotated[int, Field(ge=1, le=2**15)] = 127
-    """s, the levels of a magnitude between 0 and the norm; 127 is 8 bits a value, 7 is 4, 1 is 2."""
+    """s, the number of levels between 0 and the norm. 127 means 8 bits per value, 7 means 4, 1 means 2."""
     bucket: Annotated[int, Field(ge=1)] = 512
-    """Values that share a norm."""
+    """Number of values that share a norm."""
 
     @property
     def bits(self) -> int:
-        """Bits of a value."""
+        """Bits per value."""
         return (2 * self.levels).bit_length()
 
     def quantise(self, values: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """The norm of every bucket, and every value's signed level: an integer from -s to s."""
+        """Return the norm of each bucket and the signed level of each value, an integer from -s to s."""
         s, starts = self.levels, np.arange(0, len(values), self.bucket)
         exact = values.astype(np.float64)
         if len(starts) == 0:
             return values[:0], exact.astype(np.int64)
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the norm
+        with np.errstate(over="ignore", invalid="ignore"):  # a non-finite value makes the norm non-finite
             norms = np.sqrt(np.add.reduceat(exact**2, starts)).astype(values.dtype)
             norm = np.repeat(norms, self.bucket)[: len(values)].astype(np.float64)
             scaled = np.divide(s * np.abs(exact), norm, out=np.zeros_like(exact), where=norm > 0)
         scaled = np.nan_to_num(scaled, nan=0.0, posinf=0.0)
         low = np.floor(scaled)
-        # The norm is rounded too, so that a value may exceed it by a last bit.
+        # The norm is rounded too, so a value may exceed it by one unit in the last place.
         level = np.minimum(low + (rng.random(len(values)) < scaled - low), s)
         return norms, (np.sign(np.nan_to_num(exact)) * level).astype(np.int64)
 

@@ -1,6 +1,6 @@
-"""Top-k with error feedback (Stich et al., NeurIPS 2018): the largest values travel, the rest is kept for later."""
+"""The top-k codec."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 import numpy as np
 import torch
@@ -12,26 +12,25 @@ from raybcgd.wire.codecs import Codec, numpy_type, read
 
 
 class TopK(Codec):
-    """Top-k with error feedback (Stich et al., NeurIPS 2018): the largest values travel, the rest is kept for later.
+    """Top-k with error feedback (Stich et al., NeurIPS 2018): send the k largest values, keep the rest for later.
 
-    Of n values, k take their own bytes each and ceil(log2 n) bits for where they belong: with float32, 4 k +
-    ceil(k bits / 8) bytes. With k = n nothing needs to be said about places. What a client has not sent it keeps, a
-    value a coordinate, and adds it to the next upload in which that coordinate takes part.
+    The payload has k of n values, unchanged, and their indices in bits = ceil(log2 n) bits each. For float32: 4 k +
+    ceil(k bits / 8) bytes. With k = n there are no indices. A client keeps what it did not send and adds it to its next
+    upload of the same coordinate.
     """
 
-    codec: Literal["topk"] = "topk"
     k: Annotated[int, Field(ge=1)] | None = None
-    """Values that each field of an upload may send; replaces `fraction`."""
+    """Number of values sent per field. Replaces `fraction`."""
     fraction: Annotated[float, Field(gt=0, le=1)] | None = None
-    """The share of an upload's values that is sent, at least one. 0.01 unless given."""
+    """Fraction of the values sent per field, at least one value. Default: 0.01, if `k` is not set."""
     error_feedback: bool = True
-    """Whether what was not sent is kept. Turn it off under control variates (SCAFFOLD, FedPVR, FedBCGD+): c_i makes up
-    for it already, and with both the clients correct the same error twice, which diverges."""
+    """Keep unsent values for later uploads. Turn it off with control variates (SCAFFOLD, FedPVR, FedBCGD+): c_i already
+    compensates for unsent values, and correcting the same error twice diverges."""
 
     @model_validator(mode="after")
-    def _one_way_to_say_it(self) -> Self:
+    def _check_one_limit(self) -> Self:
         if self.k is not None and self.fraction is not None:
-            raise ValueError("give k or fraction, not both")
+            raise ValueError("set k or fraction, not both")
         return self
 
     @property
@@ -47,16 +46,16 @@ class TopK(Codec):
         n, k = len(array), self.values(len(array))
         if k == n:
             return array.view(np.uint8)
-        # Not-a-number sorts last, so it is sent and the server sees it.
+        # NaN sorts last, so it is sent and the server detects it.
         chosen = np.sort(np.argpartition(np.abs(array), n - k)[n - k :])
         return np.concatenate([array[chosen].view(np.uint8), pack(chosen, _index_bits(n))])
 
     def decode(self, payload: np.ndarray, length: int, dtype: torch.dtype) -> Tensor:
-        places = self.positions(payload, length, dtype)
-        if places is None:
+        indices = self.positions(payload, length, dtype)
+        if indices is None:
             return read(payload, dtype)
         dense = np.zeros(length, dtype=numpy_type(dtype))
-        dense[places] = payload[: len(places) * dtype.itemsize].view(dense.dtype)
+        dense[indices] = payload[: len(indices) * dtype.itemsize].view(dense.dtype)
         return torch.from_numpy(dense)
 
     def positions(self, payload: np.ndarray, length: int, dtype: torch.dtype) -> np.ndarray | None:

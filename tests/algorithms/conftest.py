@@ -1,4 +1,4 @@
-"""Experiments played in this process, with everything in view that a run keeps to itself."""
+"""Run experiments in this process and return their internal state."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,17 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from raybcgd.algorithms.api import Round
-from raybcgd.client.host import ClientHost, Job, Orders
-from raybcgd.client.states import FRESH, StateFolder
+from raybcgd.client.host import ClientHost
 from raybcgd.config import Config, make_config
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.partition import Partition
-from raybcgd.data.sources import DataConfig, load
+from raybcgd.data.settings import DataConfig
+from raybcgd.data.sources import load
+from raybcgd.engine.local import LocalPool
+from raybcgd.messages import FRESH, Job, Orders
 from raybcgd.model.flat import FlatModel
 from raybcgd.plan.history import History
 from raybcgd.problem import Data, Problem, prepare
-from raybcgd.server.ledger import Ledger
-from raybcgd.server.local import LocalPool
+from raybcgd.record.ledger import Ledger
+from raybcgd.record.states import StateFolder
 from raybcgd.server.round import RoundResult, run_round
 
 SMALL: dict[str, Any] = {
@@ -33,17 +35,17 @@ SMALL: dict[str, Any] = {
     "local": {"epochs": 2, "batch_size": 16},
     "cohort": {"clients_per_round": 4},
 }
-"""A small perceptron on some of the digits."""
+"""A small perceptron on a subset of the digits."""
 
 
 @cache
 def digits() -> Dataset:
-    """The embedded data, read once."""
+    """Load the embedded data once."""
     return load(DataConfig())
 
 
 def nested(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """A copy of nested tables with some settings replaced; None takes a setting out."""
+    """Return a copy of nested tables with some settings replaced; None removes a setting."""
     result = dict(base)
     for key, value in changes.items():
         if isinstance(value, dict) and isinstance(base.get(key), dict):
@@ -57,7 +59,7 @@ def nested(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Played:
-    """A run that is over."""
+    """A finished run."""
 
     problem: Problem
     data: Data
@@ -66,7 +68,7 @@ class Played:
     xs: list[Tensor]
     """x after each round."""
     server: Any
-    """The server's last state."""
+    """The final server state."""
     clients: list[dict[str, np.ndarray]]
     """Every client's committed state."""
     rounds: list[RoundResult]
@@ -76,12 +78,12 @@ class Played:
         return self.xs[-1]
 
     def kept(self, name: str) -> np.ndarray:
-        """One vector of every client's state, a row a client."""
+        """Return one field of every client state, one row per client."""
         return np.stack([state[name] for state in self.clients])
 
 
 class Lab:
-    """Prepares experiments and plays them."""
+    """Prepares and runs experiments."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -98,7 +100,7 @@ class Lab:
         dataset: Dataset | None = None,
         owners: Partition | None = None,
     ) -> tuple[Problem, Data]:
-        """Like `raybcgd.problem.prepare`, with a division of the data of one's own if given."""
+        """Call `raybcgd.problem.prepare`, and replace the partition by `owners` if given."""
         problem, data = prepare(config, module, dataset or digits())
         if owners is not None and not config.algorithm.pooled:
             data = replace(data, partitions=(owners,))
@@ -113,7 +115,7 @@ class Lab:
         owners: Partition | None = None,
         stop: Callable[[Tensor], bool] | None = None,
     ) -> Played:
-        """Run an experiment to its end, or until `stop` says of an x that it will do."""
+        """Run an experiment to its end, or until `stop(x)` is true."""
         problem, data = self.prepare(self.config(changes), module, dataset, owners)
         self._count += 1
         address = str(self._folder / f"states-{self._count}")
@@ -144,7 +146,7 @@ class Lab:
         return played
 
     def upload(self, changes: dict[str, Any], client: int, block: int | None, **objects: Any) -> tuple[Problem, Any]:
-        """What one client sends in round 0: the payload as it leaves the host."""
+        """Return the payload that one client sends in round 0."""
         problem, data = self.prepare(self.config(changes), **objects)
         flat = FlatModel(problem.module(), problem.layout, problem.dtype, torch.device("cpu"))
         algorithm = problem.config.algorithm

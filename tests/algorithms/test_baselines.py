@@ -1,4 +1,4 @@
-"""The baselines where they must be another method, or do what can be computed by hand."""
+"""Baselines that equal another method, or a computation by hand."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from raybcgd.algorithms import METHODS
+from raybcgd.algorithms import ALGORITHMS, FedAdam
 from raybcgd.model.flat import FlatModel
 
 
@@ -23,13 +23,13 @@ def stack(request: pytest.FixtureRequest) -> dict[str, Any]:
     return {"rounds": 4, "local": {"stack": request.param}}
 
 
-def test_fedprox_without_pull_is_fedavg(lab: Any, stack: dict[str, Any]) -> None:
+def test_fedprox_with_mu_zero_is_fedavg(lab: Any, stack: dict[str, Any]) -> None:
     fedavg = lab.play({**stack, **method("fedavg")})
     assert same(lab.play({**stack, **method("fedprox", mu=0.0)}), fedavg)
     assert not same(lab.play({**stack, **method("fedprox", mu=1.0)}), fedavg)
 
 
-def test_fedprox_stays_nearer_to_x_the_harder_it_is_pulled(lab: Any) -> None:
+def test_fedprox_stays_closer_to_x_for_larger_mu(lab: Any) -> None:
     moved = [
         float((played.x - played.start).norm())
         for played in (lab.play({"rounds": 1, **method("fedprox", mu=mu)}) for mu in (0.0, 1.0, 5.0))
@@ -38,8 +38,8 @@ def test_fedprox_stays_nearer_to_x_the_harder_it_is_pulled(lab: Any) -> None:
 
 
 def test_fedadam_is_torchs_adam_with_the_bias_correction_undone() -> None:
-    """torch divides m by b1 and sqrt(u) by b2: the same step at the rate eta b1/b2 and with eps = tau/b2."""
-    fedadam = METHODS["fedadam"](server_lr=0.03, beta1=0.8, beta2=0.95, tau=1e-3)
+    """torch divides m by b1 and sqrt(u) by b2: the same step with lr = eta b1/b2 and eps = tau/b2."""
+    fedadam = FedAdam(server_lr=0.03, beta1=0.8, beta2=0.95, tau=1e-3)
     rng = torch.Generator().manual_seed(0)
     start = torch.randn(20, generator=rng, dtype=torch.float64)
     parameter = start.clone().requires_grad_()
@@ -57,7 +57,7 @@ def test_fedadam_is_torchs_adam_with_the_bias_correction_undone() -> None:
 
 @pytest.mark.parametrize("control_upload", ["derived", "sent"])
 def test_scaffold_with_one_full_step_keeps_the_gradient(lab: Any, control_upload: str) -> None:
-    """After its last round, c_i is the full local gradient at the x that the client was given."""
+    """After its last round, c_i is the full local gradient at the x that the client received."""
     played = lab.play(
         {
             "rounds": 3,
@@ -109,7 +109,7 @@ def test_derived_and_sent_control_variates_are_the_same_run(lab: Any, stack: dic
 
 
 @pytest.mark.parametrize("control_upload", ["derived", "sent"])
-def test_fedpvr_with_everything_masked_is_scaffold(lab: Any, stack: dict[str, Any], control_upload: str) -> None:
+def test_fedpvr_with_all_layers_shared_is_scaffold(lab: Any, stack: dict[str, Any], control_upload: str) -> None:
     blocks = {"blocks": {"shared": "all"}}
     pvr = lab.play({**stack, **blocks, **method("fedpvr", control_upload=control_upload)})
     scaffold = lab.play({**stack, **blocks, **method("scaffold", control_upload=control_upload)})
@@ -119,7 +119,7 @@ def test_fedpvr_with_everything_masked_is_scaffold(lab: Any, stack: dict[str, An
 
 
 @pytest.mark.parametrize("control_upload", ["derived", "sent"])
-def test_fedpvr_with_nothing_masked_is_fedavg(lab: Any, stack: dict[str, Any], control_upload: str) -> None:
+def test_fedpvr_without_a_shared_block_is_fedavg(lab: Any, stack: dict[str, Any], control_upload: str) -> None:
     blocks = {"blocks": {"shared": "none"}}
     fedavg = lab.play({**stack, **blocks, **method("fedavg")})
     plain = lab.play({**stack, **blocks, **method("fedpvr", local_momentum=0.0, control_upload=control_upload)})
@@ -129,7 +129,7 @@ def test_fedpvr_with_nothing_masked_is_fedavg(lab: Any, stack: dict[str, Any], c
 
 
 def test_feddc_starts_as_fedavg(lab: Any, stack: dict[str, Any]) -> None:
-    """Without pull and with zero states the clients train as FedAvg's do; the drift then doubles the server's move."""
+    """With alpha = 0 and zero states, clients train as in FedAvg; the drift then doubles the server's step."""
     stack = {**stack, "rounds": 1}
     ours, fedavg = lab.play({**stack, **method("feddc", alpha=0.0)}), lab.play({**stack, **method("fedavg")})
     assert torch.equal(ours.start + ours.server.a, fedavg.x)
@@ -141,7 +141,7 @@ def test_feddc_starts_as_fedavg(lab: Any, stack: dict[str, Any]) -> None:
     assert ours.rounds[0].upload.floats == 2 * fedavg.rounds[0].upload.floats
 
 
-def test_feddc_with_the_drift_of_all_is_the_printed_one_when_all_take_part(lab: Any) -> None:
+def test_feddc_with_the_drift_of_all_clients_is_the_printed_rule_under_full_participation(lab: Any) -> None:
     changes = {"rounds": 5, "model": {"dtype": "float64"}, "cohort": {"clients_per_round": 8}}
     printed, ours = (lab.play({**changes, **method("feddc", drift=drift)}) for drift in ("sampled", "all"))
     torch.testing.assert_close(ours.x, printed.x, rtol=0, atol=1e-12)
@@ -149,13 +149,13 @@ def test_feddc_with_the_drift_of_all_is_the_printed_one_when_all_take_part(lab: 
 
 
 @pytest.mark.parametrize("wire", [{}, {"codec": "qsgd", "levels": 7}])
-def test_feddcs_server_keeps_the_mean_drift_of_all(lab: Any, wire: dict[str, Any]) -> None:
+def test_the_feddc_server_keeps_the_mean_drift_of_all_clients(lab: Any, wire: dict[str, Any]) -> None:
     played = lab.play({"rounds": 10, "model": {"dtype": "float64"}, "wire": wire, **method("feddc", drift="all")})
     h = played.kept("algorithm.h")
     np.testing.assert_allclose(played.server.h.numpy(), h.mean(axis=0), rtol=0, atol=1e-12 * np.abs(h).max())
 
 
-def test_centralised_sgd_holds_what_the_clients_held(lab: Any) -> None:
+def test_centralised_sgd_trains_on_the_samples_of_all_clients(lab: Any) -> None:
     federated = lab.play({"rounds": 1, **method("fedavg")})
     central = lab.play({"rounds": 3, **method("sgd")})
     assert len(central.data.partitions[0]) == 1
@@ -165,18 +165,10 @@ def test_centralised_sgd_holds_what_the_clients_held(lab: Any) -> None:
     assert central.rounds[-1].participants[0].loss < central.rounds[0].participants[0].loss
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_trains_stacked_as_one_by_one(lab: Any, name: str) -> None:
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_every_method_trains_the_same_stacked_and_one_by_one(lab: Any, name: str) -> None:
     changes = {"rounds": 3, **method(name, lr=0.05)}
     one, stacked = (lab.play({**changes, "local": {"stack": size}}) for size in (0, 3))
     torch.testing.assert_close(one.x, stacked.x, rtol=1e-3, atol=1e-4)
     losses = [np.mean([p.loss for p in r.participants]) for r in one.rounds]
     assert losses[-1] < losses[0] * 1.2
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_a_method_reads_and_says_its_idea_first(name: str) -> None:
-    kind = METHODS[name]
-    assert kind.name == name
-    assert kind.__doc__
-    assert kind.__doc__.split("\n")[0].endswith(".")

@@ -1,4 +1,4 @@
-"""Batch normalisation: its statistics travel and are averaged, and nothing else is done to them."""
+"""Batch-norm statistics are uploaded and averaged; no server rule applies to them."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from raybcgd.client.host import ClientHost, Job, Orders
+from raybcgd.client.host import ClientHost
+from raybcgd.messages import Job, Orders
 from raybcgd.model.flat import FlatModel
 from raybcgd.problem import prepare
 from tests.conftest import small
@@ -33,7 +34,7 @@ def normed() -> nn.Module:
 
 
 @pytest.mark.parametrize("algorithm", METHODS, ids=lambda a: "-".join(str(v) for v in a.values()))
-def test_statistics_are_averaged_whatever_the_server_does_to_parameters(lab: Any, algorithm: dict[str, Any]) -> None:
+def test_statistics_are_averaged_under_every_server_rule(lab: Any, algorithm: dict[str, Any]) -> None:
     changes = {
         "rounds": 6,
         "blocks": {"count": 1, "shared": "all" if algorithm["name"] == "fedpvr" else "none"},
@@ -54,8 +55,8 @@ def test_statistics_are_averaged_whatever_the_server_does_to_parameters(lab: Any
         assert np.abs(played.kept("algorithm.c")).max() > 0
 
 
-def test_two_rounds_of_momentum_move_statistics_as_plain_averaging_does(lab: Any) -> None:
-    """From the second round on: the first has no momentum yet."""
+def test_server_momentum_does_not_apply_to_statistics(lab: Any) -> None:
+    """Two rounds: momentum is zero in the first."""
     runs = {}
     others = [("fedavgm", {"momentum": 0.9}), ("fedadam", {}), ("scaffold", {"server_lr": 2.0}), ("feddc", {})]
     for name, settings in [("fedavg", {}), *others]:
@@ -72,8 +73,8 @@ def test_two_rounds_of_momentum_move_statistics_as_plain_averaging_does(lab: Any
         torch.testing.assert_close(runs["fedavg"].x[buffers], runs[name].x[buffers])
 
 
-def test_what_a_client_computes_does_not_depend_on_who_was_trained_before_it(tmp_path: Path) -> None:
-    """A batch norm without momentum weighs by a count of batches, which does not travel."""
+def test_an_upload_does_not_depend_on_the_clients_trained_before(tmp_path: Path) -> None:
+    """A batch norm with momentum=None weights by its batch count, which is not part of the model vector."""
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.BatchNorm1d(6, momentum=None), nn.Linear(6, 10))
     problem, data = prepare(small(algorithm={"name": "fedavg"}, blocks={"count": 1}), module=module)
     down = {"x": FlatModel(problem.module(), problem.layout, torch.float32, torch.device("cpu")).vector.numpy()}

@@ -1,8 +1,7 @@
-"""The table of the methods on a strongly convex problem, against its true optimum.
+"""Convergence on a strongly convex problem, measured against its optimum.
 
 Binary logistic regression on the digits (label < 5 or not, L2 1e-2, rows of norm 1) in float64; 20 clients hold the
-samples sorted by label; N = 5 equal cuts and 5 shared coordinates; eta = 1, T = 10. Rounds are cut short where the
-rest would show nothing new.
+samples sorted by label; N = 5 equal cuts and 5 shared coordinates; eta = 1, T = 10.
 """
 
 from collections.abc import Callable
@@ -33,7 +32,7 @@ def problem() -> tuple[Dataset, Partition]:
 
 
 def loss(w: np.ndarray) -> tuple[float, np.ndarray]:
-    """The mean of the clients' losses, and its gradient."""
+    """Return the mean of the clients' losses, and its gradient."""
     dataset, owners = problem()
     weight = np.concatenate([np.full(size, 1 / (CLIENTS * size)) for size in owners.sizes])
     rows = dataset.train.inputs[owners.indices]
@@ -49,7 +48,7 @@ def optimum() -> float:
         loss, np.zeros(64), jac=True, method="L-BFGS-B", options={"ftol": 0, "gtol": 1e-14, "maxiter": 9999}
     )
     w = found.x
-    for _ in range(3):  # L-BFGS stops a little short of what float64 can do
+    for _ in range(3):  # L-BFGS stops short of float64 accuracy; finish with Newton steps
         step = np.linalg.solve(hessian(w), loss(w)[1])
         w = w - step
     assert np.abs(loss(w)[1]).max() < 1e-13
@@ -97,7 +96,7 @@ def play(lab: Any) -> Callable[..., Any]:
     return run
 
 
-def test_the_layout_is_the_tables(play: Callable[..., Any]) -> None:
+def test_the_blocks_are_five_equal_cuts_and_a_shared_tail(play: Callable[..., Any]) -> None:
     layout = play(FULL, 1, "fedavg").problem.layout
     assert [block.size for block in layout.all_blocks] == [11, 12, 12, 12, 12, 5]
 
@@ -118,7 +117,7 @@ def test_fedbcgd_plus_reaches_the_optimum_with_half_the_clients_and_minibatches(
     ],
 )
 @pytest.mark.parametrize("rounds", [50, pytest.param(300, marks=pytest.mark.slow)])
-def test_the_others_stay_away_from_it(
+def test_inexact_methods_do_not_reach_the_optimum(
     play: Callable[..., Any], name: str, hyper: dict[str, Any], level: float, rounds: int
 ) -> None:
     assert min(gap(x) for x in play(HALF, rounds, name, **hyper).xs) > level
@@ -145,21 +144,21 @@ def test_exact_methods_reach_the_optimum_with_all_clients_and_exact_gradients(
     assert gap(play(FULL, 150, until=level, **hyper).x) < level
 
 
-def test_quantised_uploads_still_lead_to_the_optimum(play: Callable[..., Any]) -> None:
-    """Unbiased noise that shrinks with what is sent: SCAFFOLD with 8 bits a value converges linearly all the same."""
+def test_scaffold_with_quantised_uploads_reaches_the_optimum(play: Callable[..., Any]) -> None:
+    """QSGD's noise is unbiased and shrinks with the upload, so SCAFFOLD with 8 bits per value converges linearly."""
     quantised = {**FULL, "wire": {"codec": "qsgd", "levels": 127}}
     assert gap(play(quantised, 100, "scaffold", until=1e-8).x) < 1e-8
 
 
-def test_topk_leads_scaffold_to_the_optimum_without_error_feedback_only(play: Callable[..., Any]) -> None:
-    """c_i makes up for what was not sent; kept and sent later, it would be made up for twice."""
+def test_scaffold_with_topk_reaches_the_optimum_only_without_error_feedback(play: Callable[..., Any]) -> None:
+    """c_i already corrects for the values that were not sent; error feedback would correct a second time."""
     wire = {"codec": "topk", "fraction": 0.25}
     without = play({**FULL, "wire": {**wire, "error_feedback": False}}, 60, "scaffold", until=1e-4)
     assert gap(without.x) < 1e-4
     assert gap(play({**FULL, "wire": wire}, 60, "scaffold").x) > 1e-3
 
 
-def test_fedavg_stands_still_at_its_biased_point(play: Callable[..., Any]) -> None:
+def test_fedavg_converges_to_a_biased_point(play: Callable[..., Any]) -> None:
     xs = play(FULL, 60, "fedavg").xs
     assert gap(xs[-1]) == pytest.approx(1.2e-2, rel=0.05)
     assert abs(gap(xs[-1]) - gap(xs[-2])) < 1e-5

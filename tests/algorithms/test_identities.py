@@ -1,4 +1,4 @@
-"""FedBCGD and FedBCGD+ where they must be another method, and what holds in every round."""
+"""Special cases in which FedBCGD and FedBCGD+ equal another method, and invariants of every round."""
 
 from typing import Any
 
@@ -37,8 +37,8 @@ def test_fedbcgd_with_one_block_and_no_momentum_is_fedavg_bit_for_bit(lab: Any, 
 
 
 @pytest.mark.parametrize("stack", [0, 16])
-def test_fedbcgd_plus_alone_with_the_full_batch_is_gradient_descent(lab: Any, stack: int) -> None:
-    """Against six lines of plain torch: one client, one block, no momentum, T = 4 steps a round."""
+def test_fedbcgd_plus_with_one_client_and_the_full_batch_is_gradient_descent(lab: Any, stack: int) -> None:
+    """Against six lines of plain torch: one client, one block, no momentum, T = 4 steps per round."""
     rounds, steps, lr, decay, weight_decay = 3, 4, 0.2, 0.9, 0.01
     rng = np.random.default_rng(0)
     inputs, targets = rng.standard_normal((30, 6)), rng.integers(0, 3, 30)
@@ -81,7 +81,7 @@ def test_c_is_the_mean_of_the_clients_after_50_rounds_of_partial_participation(
 
 
 def test_committing_what_was_not_uploaded_loses_the_mean(lab: Any) -> None:
-    """The printed rule, kept by name: it breaks the invariant above, which is why it is not the default."""
+    """The paper's rule, commit = "all", breaks the invariant above. It is not the default for that reason."""
     played = lab.play({"rounds": 20, **algorithm("fedbcgd+", lr=0.05, commit="all")})
     gap = np.abs(played.server.c.numpy() - played.kept("algorithm.c").mean(axis=0))
     assert gap.max() > 1e-2
@@ -110,9 +110,9 @@ def test_kept_and_recomputed_anchors_give_the_same_bits(lab: Any, stack: int) ->
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedbcgd", "fedbcgd+"])
-def test_a_stack_of_clients_trains_like_one_by_one(lab: Any, name: str) -> None:
+def test_stacked_clients_train_the_same_as_one_by_one(lab: Any, name: str) -> None:
     runs = [lab.play({"rounds": 4, "local": {"stack": stack}, **algorithm(name)}).x for stack in (0, 1, 3, 16)]
-    assert all(torch.equal(runs[1], other) for other in runs[2:]), "the size of a stack must not show"
+    assert all(torch.equal(runs[1], other) for other in runs[2:]), "the stack size must not change the bits"
     torch.testing.assert_close(runs[0], runs[1], rtol=1e-4, atol=1e-5)
 
 
@@ -125,8 +125,8 @@ def own_coordinates(problem: Any, block: int) -> Tensor:
 
 @pytest.mark.parametrize("stack", [0, 16])
 @pytest.mark.parametrize("name", ["fedbcgd", "fedbcgd+"])
-def test_freezing_leaves_all_but_the_own_coordinates_where_they_were(lab: Any, name: str, stack: int) -> None:
-    from raybcgd.client.work import LocalWork
+def test_freezing_trains_only_the_uploaded_coordinates(lab: Any, name: str, stack: int) -> None:
+    from raybcgd.client.training import LocalWork
 
     moved = []
     original = LocalWork.sgd
@@ -160,7 +160,7 @@ def test_freezing_leaves_all_but_the_own_coordinates_where_they_were(lab: Any, n
     ],
 )
 @pytest.mark.parametrize("shared", ["last", "none"])
-def test_an_upload_is_the_declared_slices_and_nothing_else(
+def test_an_upload_holds_exactly_the_declared_slices(
     lab: Any, name: str, settings: dict[str, Any], factor: int, shared: str
 ) -> None:
     for block in (0, 1):
@@ -172,8 +172,8 @@ def test_an_upload_is_the_declared_slices_and_nothing_else(
         assert sum(problem.wire.upload(block).by_block) == factor * floats
 
 
-def test_a_coordinate_that_nobody_uploads_stays_as_it_is(lab: Any) -> None:
-    """Every client of a block is dropped: x, v and c of the block wait for the next round."""
+def test_a_coordinate_that_no_client_uploads_keeps_its_value(lab: Any) -> None:
+    """All clients of a block are dropped: x, v and c of the block do not change."""
     changes = {"rounds": 1, "cohort": {"on_client_error": "drop"}, **algorithm("fedbcgd+")}
     played = lab.play(changes)
     members = {p.client: p.block for p in played.rounds[0].participants}

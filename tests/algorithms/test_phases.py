@@ -1,4 +1,4 @@
-"""Block-cyclic data: MM-PSGD and MC-PSGD, what they are equal to, and that they help."""
+"""MM-PSGD and MC-PSGD on block-cyclic data: identities, and better accuracy than one model."""
 
 from pathlib import Path
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from raybcgd.plan.phases import phase_at
 from safetensors.torch import load_file
 
 from raybcgd import run
 from raybcgd.config import make_config
 from raybcgd.data.dataset import Dataset
-from raybcgd.data.phases import PhasesConfig
-from raybcgd.plan.phases import phase_at
+from raybcgd.data.settings import PhasesConfig
 
 THREE: dict[str, Any] = {"data": {"phases": {"count": 3, "rounds_per_phase": 2}}}
 SETTINGS = {"lr": 0.1, "lr_decay": 1.0}
@@ -22,13 +22,13 @@ def cyclic(name: str, rounds: int = 12, **changes: Any) -> dict[str, Any]:
     return {"rounds": rounds, "algorithm": {"name": name, **SETTINGS, **changes}, **THREE}
 
 
-def test_phases_take_turns_for_their_rounds() -> None:
+def test_phases_alternate_after_their_rounds() -> None:
     config = PhasesConfig(count=3, rounds_per_phase=2)
     assert [phase_at(config, r) for r in range(9)] == [0, 0, 1, 1, 2, 2, 0, 0, 1]
     assert [phase_at(None, r) for r in range(9)] == [0] * 9
 
 
-def test_a_round_trains_on_the_samples_of_its_phase_alone(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_trains_only_on_the_samples_of_its_phase(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from raybcgd.client.host import ClientHost
 
     original, labels = ClientHost._shard, {}
@@ -49,14 +49,14 @@ def test_a_round_trains_on_the_samples_of_its_phase_alone(lab: Any, monkeypatch:
 def test_predictors_are_the_means_of_the_models_of_their_rounds(lab: Any) -> None:
     played = lab.play(cyclic("mm_psgd"))
     fedavg = lab.play(cyclic("fedavg"))
-    assert all(torch.equal(a, b) for a, b in zip(played.xs, fedavg.xs, strict=True)), "the chain is FedAvg's"
+    assert all(torch.equal(a, b) for a, b in zip(played.xs, fedavg.xs, strict=True)), "the chain must equal FedAvg's"
     for phase, predictor in enumerate(played.server.predictors):
         mine = [x for r, x in enumerate(played.xs) if r // 2 % 3 == phase]
         assert len(mine) == 4 == played.server.seen[phase]
         torch.testing.assert_close(predictor, torch.stack(mine).mean(0), rtol=0, atol=1e-6)
 
 
-def test_exponential_predictors_weigh_the_newest_model_most(lab: Any) -> None:
+def test_exponential_averaging_weights_the_newest_model_most(lab: Any) -> None:
     played = lab.play(cyclic("mm_psgd", averaging="exponential"))
     for phase, predictor in enumerate(played.server.predictors):
         a, b, c, d = (x for r, x in enumerate(played.xs) if r // 2 % 3 == phase)
@@ -73,14 +73,14 @@ def test_mc_psgd_with_one_phase_is_mm_psgd_bit_for_bit(lab: Any, stack: int) -> 
 
 
 def test_phased_methods_without_phases_are_fedavg_with_averaged_models(lab: Any) -> None:
-    """No `data.phases`: all data all the time, one predictor."""
+    """Without `data.phases`, every round uses all data and there is one predictor."""
     mm = lab.play({"rounds": 4, "algorithm": {"name": "mm_psgd", **SETTINGS}})
     fedavg = lab.play({"rounds": 4, "algorithm": {"name": "fedavg", **SETTINGS}})
     assert torch.equal(mm.x, fedavg.x)
     torch.testing.assert_close(mm.server.predictors[0], torch.stack(fedavg.xs).mean(0), rtol=0, atol=1e-6)
 
 
-def test_a_chain_stands_still_while_other_phases_are_on_and_the_better_model_feeds_the_predictor(lab: Any) -> None:
+def test_a_chain_changes_only_in_its_phase_and_the_better_model_feeds_the_predictor(lab: Any) -> None:
     states = []
     from raybcgd.algorithms.mc_psgd import MCPSGD
 
@@ -108,8 +108,8 @@ def test_a_chain_stands_still_while_other_phases_are_on_and_the_better_model_fee
     assert set(fed_by) == {True, False}
 
 
-def test_reported_losses_are_those_of_the_two_models_on_the_clients_data(lab: Any) -> None:
-    """Against a plain forward pass, for one client with uneven batches."""
+def test_clients_report_the_losses_of_both_models_on_their_data(lab: Any) -> None:
+    """Compare with a plain forward pass, for one client with uneven batches."""
     problem, payload = lab.upload(cyclic("mc_psgd"), client=3, block=None)
     upload = problem.wire.decode(payload, None)
     _, data = lab.prepare(problem.config)
@@ -119,7 +119,7 @@ def test_reported_losses_are_those_of_the_two_models_on_the_clients_data(lab: An
     expected = torch.nn.functional.cross_entropy(
         problem.module()(inputs), torch.from_numpy(data.dataset.train.targets[rows])
     )
-    assert len(rows) % problem.config.local.batch_size, "the last batch should be a smaller one"
+    assert len(rows) % problem.config.local.batch_size, "the last batch must be smaller"
     torch.testing.assert_close(upload.loss[0], expected.detach())
     assert torch.equal(upload.loss, upload.loss_z)
     assert payload.nbytes == 4 * (2 * problem.layout.size + 2)
@@ -142,8 +142,8 @@ def digits_in_three_phases(name: str, **changes: Any) -> Any:
     )
 
 
-def test_predictors_of_their_own_beat_one_model_on_cyclic_digits(tmp_path: Path) -> None:
-    """FedAvg ends a phase having forgotten the others; each predictor is still good on its own phase."""
+def test_one_predictor_per_phase_beats_one_model_on_cyclic_digits(tmp_path: Path) -> None:
+    """FedAvg forgets earlier phases; each predictor stays accurate on its own phase."""
     accuracy = {}
     for name, settings in (("fedavg", {}), ("mm_psgd", {"averaging": "exponential"}), ("mc_psgd", {})):
         result = run(digits_in_three_phases(name, **settings), out=tmp_path / name)
@@ -160,7 +160,7 @@ def test_predictors_of_their_own_beat_one_model_on_cyclic_digits(tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["mm_psgd", "mc_psgd"])
 @pytest.mark.parametrize("share", [0.05, 0.2])
-def test_small_shares_of_a_thousand_clients_take_part(lab: Any, name: str, share: float) -> None:
+def test_small_cohorts_of_a_thousand_clients_train(lab: Any, name: str, share: float) -> None:
     rng = np.random.default_rng(0)
     targets = np.arange(9000) % 6
     inputs = rng.standard_normal((9000, 4)).astype(np.float32)
@@ -182,12 +182,12 @@ def test_small_shares_of_a_thousand_clients_take_part(lab: Any, name: str, share
     assert bool(torch.isfinite(played.server.predictors).all())
 
 
-def test_one_model_is_judged_on_every_phases_test_data(tmp_path: Path) -> None:
+def test_one_model_is_evaluated_on_the_test_data_of_every_phase(tmp_path: Path) -> None:
     result = run(digits_in_three_phases("fedavg").model_copy(update={"rounds": 15}), out=tmp_path / "run")
     by_phase = result.records[-1].accuracy_by_phase
     assert by_phase is not None
-    assert by_phase[2] > 0.9, "the phase that was just on"
-    assert min(by_phase[:2]) < 0.5, "those that are forgotten"
+    assert by_phase[2] > 0.9, "the current phase"
+    assert min(by_phase[:2]) < 0.5, "forgotten phases"
 
 
 def test_a_resumed_cyclic_run_ends_with_the_same_bits(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""FedBCGD on ViT-Base/16: the paper's six cuts, one round on the CPU, and what it takes."""
+"""One round of FedBCGD on ViT-Base/16 with the paper's six cuts: traffic, peak memory and time on the CPU."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent.parent
 def test_a_round_of_vit_base_uploads_one_cut_and_the_head(
     clients: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], record_property: Any
 ) -> None:
-    """With two clients, two of the six cuts move and the head; with six, all of them."""
+    """With two clients, two of the six cuts and the head change; with six, all cuts do."""
     command = [sys.executable, "-m", "tests.algorithms.vit_round", str(tmp_path), str(clients)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

@@ -1,4 +1,4 @@
-"""One round of FedBCGD with ViT-Base/16, in a process of its own, so that its peak memory is its own: prints JSON."""
+"""Run one round of FedBCGD with ViT-Base/16 in its own process, to measure its peak memory; print JSON."""
 
 import json
 import resource
@@ -20,7 +20,7 @@ def main(folder: str, clients: int) -> None:
     played = Lab(Path(folder)).play(
         {
             "rounds": 1,
-            # Two pictures each, in one step.
+            # Two images per client, in one step.
             "data": {"partition": {"kind": "iid", "clients": 6, "rho": None, "samples_per_client": None}},
             "model": {"name": "vit_b_16", "options": None},
             "blocks": {"division": "vit_b_16", "count": None},

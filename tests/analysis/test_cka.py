@@ -10,9 +10,9 @@ from torch import nn
 from raybcgd import run
 from raybcgd.analysis.analyst import Analyst
 from raybcgd.analysis.cka import layer_outputs, linear_cka, mean_similarity, model_cka
-from raybcgd.experiment import RunFolder
 from raybcgd.model.flat import FlatModel
 from raybcgd.problem import prepare
+from raybcgd.storage import RunFolder
 from tests.conftest import small
 
 

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from raybcgd import ConfigError, Dataset, run
 from raybcgd.client.batches import schedule
-from raybcgd.client.host import ClientHost, Job, Orders
+from raybcgd.client.host import ClientHost
 from raybcgd.config import Config
 from raybcgd.data.augment import draw
 from raybcgd.data.normalise import normalise
+from raybcgd.messages import Job, Orders
 from raybcgd.model.flat import FlatModel
 from raybcgd.problem import Data, Problem, prepare
 from raybcgd.randomness import stream

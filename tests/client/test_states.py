@@ -5,8 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raybcgd.client.states import StateCache, StateFolder, StateRef
+from raybcgd.client.state_cache import StateCache
 from raybcgd.errors import RunError
+from raybcgd.messages import StateRef
+from raybcgd.record.states import StateFolder
 
 
 def state(value: float, size: int = 1000) -> dict[str, np.ndarray]:

@@ -1,7 +1,7 @@
-"""How kuberay-schema.json was made: python tests/cluster/distil.py ray.io_rayclusters.yaml ray.io_rayjobs.yaml > …
+"""Generate kuberay-schema.json: python tests/cluster/distil.py ray.io_rayclusters.yaml ray.io_rayjobs.yaml > …
 
-From KubeRay's custom resource definitions it takes what a validator needs of version v1: no descriptions, no status, no
-unknown fields, and parts that occur again and again but once.
+Reduces version v1 of KubeRay's custom resource definitions to what a validator needs: drops descriptions and the status,
+forbids unknown fields, and moves repeated parts to `$defs`.
 """
 
 import json
@@ -13,11 +13,11 @@ from typing import Any
 import yaml
 
 _SHARED = 300
-"""A part of at least so many characters that occurs twice is written once."""
+"""Minimum length, in characters, of a repeated part that moves to `$defs`."""
 
 
 def strict(node: Any) -> Any:
-    """A schema that refuses fields it does not know, in the terms of JSON Schema alone."""
+    """Return plain JSON Schema that forbids unknown fields."""
     if isinstance(node, list):
         return [strict(item) for item in node]
     if not isinstance(node, dict):
@@ -36,17 +36,17 @@ def strict(node: Any) -> Any:
 
 
 def kind_and_schema(path: Path) -> tuple[str, dict[str, Any]]:
-    """The kind that a definition defines, and its schema."""
+    """Return the kind and the schema of a definition."""
     definition = yaml.safe_load(path.read_text())["spec"]
     (version,) = [version for version in definition["versions"] if version["name"] == "v1"]
     schema = strict(version["schema"]["openAPIV3Schema"])
     schema["properties"].pop("status", None)
-    schema["properties"]["metadata"] = {"type": "object"}  # Kubernetes' own, which the definitions leave open
+    schema["properties"]["metadata"] = {"type": "object"}  # the definitions do not specify Kubernetes' own fields
     return definition["names"]["kind"], schema
 
 
 class Sharing:
-    """Writes parts that occur more than once under `$defs`."""
+    """Moves repeated parts of the schemas to `$defs`."""
 
     def __init__(self, schemas: list[dict[str, Any]]) -> None:
         self._count: Counter[str] = Counter()
@@ -80,7 +80,7 @@ def _text(node: Any) -> str:
 
 
 def main() -> None:
-    """Read the definitions named, print the schemas."""
+    """Print the schemas of the definitions named on the command line."""
     kinds = dict(kind_and_schema(Path(name)) for name in sys.argv[1:])
     share = Sharing(list(kinds.values()))
     shared = {kind: share(schema) for kind, schema in kinds.items()}

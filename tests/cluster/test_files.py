@@ -1,4 +1,4 @@
-"""The cluster files: valid by Ray's and KubeRay's own rules, pinned, closed to strangers, and as their pages say."""
+"""The cluster files are valid for Ray and KubeRay, pinned, closed to outsiders, and documented."""
 
 import json
 import re
@@ -38,13 +38,13 @@ def cluster_spec() -> dict[str, Any]:
 
 
 def check_kuberay(resource: dict[str, Any]) -> None:
-    """Hold a resource against KubeRay's definition of its kind."""
+    """Validate a resource against KubeRay's schema."""
     schema = {**SCHEMA["kinds"][resource["kind"]], "$defs": SCHEMA["$defs"]}
     jsonschema.Draft202012Validator(schema).validate(resource)
 
 
 def containers(spec: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every container that a file asks for, and the autoscaler's."""
+    """Return all containers of a cluster, and the autoscaler's options."""
     pods = [spec["headGroupSpec"], *spec["workerGroupSpecs"]]
     return [*(c for pod in pods for c in pod["template"]["spec"]["containers"]), spec["autoscalerOptions"]]
 
@@ -53,18 +53,18 @@ def containers(spec: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", RAY_UP)
-def test_ray_takes_its_cluster_files(name: str) -> None:
+def test_ray_accepts_the_cluster_files(name: str) -> None:
     validate_config(prepare_config(ray_up(name)))
     with pytest.raises(jsonschema.ValidationError, match="max_wokers"):
         validate_config(prepare_config({**ray_up(name), "max_wokers": 3}))
 
 
 @pytest.mark.parametrize("name", ["raycluster", "rayjob"])
-def test_kuberay_takes_its_resources(name: str) -> None:
+def test_kuberay_accepts_the_resources(name: str) -> None:
     check_kuberay(kubernetes(name))
 
 
-def test_a_wrong_key_and_a_wrong_type_would_be_found() -> None:
+def test_the_kuberay_schema_rejects_a_wrong_key_and_a_wrong_type() -> None:
     resource = kubernetes("raycluster")
     resource["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["imagee"] = "x"
     with pytest.raises(jsonschema.ValidationError, match="imagee"):
@@ -75,8 +75,8 @@ def test_a_wrong_key_and_a_wrong_type_would_be_found() -> None:
         check_kuberay(resource)
 
 
-def test_the_network_policy_has_the_form_of_one() -> None:
-    """KubeRay's definitions do not hold this kind: what is used here of networking.k8s.io/v1 stands below."""
+def test_the_network_policy_is_valid() -> None:
+    """KubeRay does not define this kind, so the part of networking.k8s.io/v1 in use is written out here."""
     labels = {
         "type": "object",
         "properties": {"matchLabels": {"type": "object", "additionalProperties": {"type": "string"}}},
@@ -95,7 +95,7 @@ def test_the_network_policy_has_the_form_of_one() -> None:
     rule = {
         "type": "object",
         "properties": {"from": {"type": "array", "items": peer}, "ports": {"type": "array", "items": port}},
-        "required": ["from"],  # a rule without it lets everybody in
+        "required": ["from"],  # a rule without it admits everyone
         "additionalProperties": False,
     }
     spec = {
@@ -113,15 +113,15 @@ def test_the_network_policy_has_the_form_of_one() -> None:
     jsonschema.validate(policy["spec"], spec)
 
 
-def test_the_job_brings_the_same_cluster() -> None:
+def test_the_ray_job_has_the_same_cluster() -> None:
     assert kubernetes("rayjob")["spec"]["rayClusterSpec"] == cluster_spec()
 
 
-# Growing and shrinking
+# Autoscaling
 
 
 def choice(types: dict[str, NodeTypeConfig], **availability: float) -> dict[str, int]:
-    """What Ray's autoscaler launches for eight hosts of a quarter GPU."""
+    """Return the nodes that Ray's autoscaler launches for eight hosts with a quarter GPU each."""
     request = SchedulingRequest(
         disable_launch_config_check=True,
         node_type_configs=types,
@@ -137,7 +137,7 @@ def choice(types: dict[str, NodeTypeConfig], **availability: float) -> dict[str,
 
 
 @pytest.mark.parametrize("name", RAY_UP)
-def test_spot_comes_first_and_on_demand_when_it_fails(name: str) -> None:
+def test_spot_is_preferred_and_on_demand_is_the_fallback(name: str) -> None:
     types = {
         kind: NodeTypeConfig(
             name=kind,
@@ -154,7 +154,7 @@ def test_spot_comes_first_and_on_demand_when_it_fails(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RAY_UP)
-def test_nothing_but_the_head_stays_on(name: str) -> None:
+def test_only_the_head_stays_up(name: str) -> None:
     config = ray_up(name)
     types = config["available_node_types"]
     assert set(types) == {config["head_node_type"], *GPU_TYPES}
@@ -165,7 +165,7 @@ def test_nothing_but_the_head_stays_on(name: str) -> None:
     assert config["provider"]["cache_stopped_nodes"] is False
 
 
-def test_nothing_but_the_head_stays_on_in_kubernetes() -> None:
+def test_only_the_head_stays_up_on_kubernetes() -> None:
     spec = cluster_spec()
     assert spec["enableInTreeAutoscaling"]
     assert spec["autoscalerOptions"]["idleTimeoutSeconds"] <= 300
@@ -181,7 +181,7 @@ def test_nothing_but_the_head_stays_on_in_kubernetes() -> None:
 # Pinned
 
 
-def test_versions_are_those_of_constraints_and_of_the_package() -> None:
+def test_versions_match_the_constraints_and_the_package() -> None:
     (ray,) = re.findall(r"^ray==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     own = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     texts = {
@@ -202,29 +202,29 @@ def test_versions_are_those_of_constraints_and_of_the_package() -> None:
 
 
 @pytest.mark.parametrize("name", RAY_UP)
-def test_what_is_sent_to_the_nodes_can_be_installed(name: str) -> None:
-    sent = {local for remote, local in ray_up(name)["file_mounts"].items() if remote.startswith("~/raybcgd/")}
-    assert all((ROOT / local).exists() for local in sent)
+def test_the_files_copied_to_the_nodes_can_be_installed(name: str) -> None:
+    copied = {local for remote, local in ray_up(name)["file_mounts"].items() if remote.startswith("~/raybcgd/")}
+    assert all((ROOT / local).exists() for local in copied)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert sent == {"raybcgd", "constraints.txt", "pyproject.toml", project["readme"], *project["license-files"]}
+    assert copied == {"raybcgd", "constraints.txt", "pyproject.toml", project["readme"], *project["license-files"]}
 
 
-# Closed
+# Access
 
 
 @pytest.mark.parametrize("name", RAY_UP)
-def test_ray_up_wants_the_token_and_listens_on_loopback(name: str) -> None:
+def test_ray_up_requires_the_token_and_listens_on_loopback(name: str) -> None:
     config = ray_up(name)
     assert "--env RAY_AUTH_MODE=token" in config["docker"]["run_options"]
     assert config["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
     (start,) = [line for line in config["head_start_ray_commands"] if "--head" in line]
     assert "--dashboard-host=127.0.0.1" in start
-    assert "IpPermissions" not in config["provider"].get("security_group", {})  # Ray would only add to them
+    assert "IpPermissions" not in config["provider"].get("security_group", {})  # Ray would only add rules
     for node in config["available_node_types"].values():
         assert name == "aws" or node["node_config"]["tags"] == {"items": ["raybcgd"]}
 
 
-def test_pods_want_the_token_and_are_reached_from_within_only() -> None:
+def test_pods_require_the_token_and_are_not_exposed() -> None:
     spec = cluster_spec()
     assert spec["authOptions"] == {"mode": "token"}
     assert spec["headGroupSpec"]["serviceType"] == "ClusterIP"
@@ -254,20 +254,20 @@ def test_pods_have_limits_and_no_privileges() -> None:
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_the_security_page_names_the_ports_that_are_let_through() -> None:
+def test_the_security_page_lists_the_open_ports() -> None:
     rows = re.findall(r"^\| (\d+) \| .* \| (.*) \| (.*) \|$", (CLUSTER / "SECURITY.md").read_text(), re.MULTILINE)
-    said = {int(port): (machines, pods) for port, machines, pods in rows}
+    listed = {int(port): (machines, pods) for port, machines, pods in rows}
     within, operator, monitoring = kubernetes("networkpolicy")["spec"]["ingress"]
-    assert "ports" not in within  # "all others" between the cluster's pods
-    assert {rule["port"] for rule in operator["ports"]} == {p for p, (_, pods) in said.items() if "operator" in pods}
+    assert "ports" not in within  # all ports between the cluster's pods
+    assert {rule["port"] for rule in operator["ports"]} == {p for p, (_, pods) in listed.items() if "operator" in pods}
     assert {rule["port"] for rule in monitoring["ports"]} == {
-        p for p, (_, pods) in said.items() if "Prometheus" in pods
+        p for p, (_, pods) in listed.items() if "Prometheus" in pods
     }
-    assert [port for port, (machines, _) in said.items() if "your address" in machines] == [22]
-    assert "loopback" in said[8265][0]
+    assert [port for port, (machines, _) in listed.items() if "your address" in machines] == [22]
+    assert "loopback" in listed[8265][0]
 
 
-def test_prometheus_is_let_through_to_what_it_scrapes() -> None:
+def test_prometheus_can_reach_its_targets() -> None:
     head, *workers = [
         {port["name"]: port["containerPort"] for port in pod["template"]["spec"]["containers"][0]["ports"]}
         for pod in (cluster_spec()["headGroupSpec"], *cluster_spec()["workerGroupSpecs"])
@@ -282,24 +282,24 @@ def test_prometheus_is_let_through_to_what_it_scrapes() -> None:
     assert f"--set metrics.port={port}" in kubernetes("rayjob")["spec"]["entrypoint"]
 
 
-def test_no_secret_lies_in_the_files_and_none_gets_into_the_image() -> None:
+def test_the_files_and_the_image_contain_no_secrets() -> None:
     for path in [*CLUSTER.glob("*.*"), *(CLUSTER / "kubernetes").glob("*.yaml"), CLUSTER / "Dockerfile"]:
         assert not re.search(
             r"AKIA[0-9A-Z]{16}|BEGIN [A-Z ]*PRIVATE KEY|RAY_AUTH_TOKEN[:=] *[\"']?\w{16}", path.read_text()
         )
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
-    assert "*" in ignored  # what is not named is left out
+    assert "*" in ignored  # exclude everything that is not listed
     copied = re.findall(r"^COPY --chown=ray (.*) \S+$", (CLUSTER / "Dockerfile").read_text(), re.MULTILINE)
     assert {f"!{name}" for line in copied for name in line.split()} == {
         line for line in ignored if line.startswith("!")
     }
 
 
-# Explained
+# Documentation
 
 
 @pytest.mark.parametrize("path", ["aws.yaml", "gcp.yaml", *(f"kubernetes/{name}.yaml" for name in KUBERNETES)])
-def test_the_readme_names_every_value_to_set(path: str) -> None:
+def test_the_readme_lists_every_value_to_set(path: str) -> None:
     readme = (CLUSTER / "README.md").read_text()
     lines = (CLUSTER / path).read_text().splitlines()
     for number, line in enumerate(lines):
@@ -307,6 +307,4 @@ def test_the_readme_names_every_value_to_set(path: str) -> None:
             continue
         setting = lines[number + 1] if line.strip().startswith("#") else line
         keys = re.findall(r"([\w./-]+):(?: |$)", setting.split("#")[0])
-        assert any(f"`{key}`" in readme for key in keys), (
-            f"{path}: cluster/README.md does not say that {keys} is to be set"
-        )
+        assert any(f"`{key}`" in readme for key in keys), f"{path}: cluster/README.md does not list {keys}"

@@ -1,4 +1,4 @@
-"""A real Prometheus server for the tests, with the config that we ship."""
+"""A real Prometheus server for the tests, with the shipped config."""
 
 import json
 import shutil
@@ -17,19 +17,19 @@ VARIABLES = {"$run": ".*", "$algorithm": ".*", "$__rate_interval": "30s"}
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a port that is not in use."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 class Prometheus:
-    """A server with our config, on a free loopback port."""
+    """A Prometheus server on a free loopback port."""
 
     def __init__(self, folder: Path) -> None:
         self.discovery, self.ray = folder / "discovery", folder / "ray/prom_metrics_service_discovery.json"
         config = (ROOT / "cluster/monitoring/prometheus.yml").read_text()
-        # Only where to look and how often differ from what is shipped.
+        # Change only the paths and the intervals.
         for shipped, here in {
             "/tmp/raybcgd-discovery": str(self.discovery),
             "/tmp/ray/session_latest": str(folder / "ray" / "session_latest"),
@@ -69,7 +69,7 @@ class Prometheus:
         return found
 
     def values(self, metric: str, by: str | None = None) -> Any:
-        """The metric of the job: one number, or one by a label."""
+        """Return the metric of the test run: one value, or one per value of a label."""
         found = {
             s["metric"].get(by or "", ""): float(s["value"][1])
             for s in self.query(f'raybcgd_{metric}{{dataset="digits"}}')
@@ -82,14 +82,14 @@ class Prometheus:
         self._log.close()
 
 
-def until(true: Callable[[], Any], seconds: float = 20) -> None:
-    """Wait for something that Prometheus will see soon."""
+def until(condition: Callable[[], Any], seconds: float = 20) -> None:
+    """Wait until a condition is true."""
     deadline = time.monotonic() + seconds
     while True:
         try:
-            if true():
+            if condition():
                 return
-        except OSError:  # it is not up yet
+        except OSError:  # the server is not up yet
             pass
-        assert time.monotonic() < deadline, "Prometheus has not seen it"
+        assert time.monotonic() < deadline, f"the condition is still false after {seconds} s"
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""The committed dashboards are what the builder makes, and whole; every metric is in the table and in a panel."""
+"""The generated files are up to date and complete, and every metric has a panel."""
 
 import json
 import re
@@ -17,7 +17,7 @@ MONITORING = ROOT / "cluster/monitoring"
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_is_committed_is_what_the_builder_makes(path: Path) -> None:
+def test_generated_files_are_up_to_date(path: Path) -> None:
     assert path.read_text() == files()[path], "run `make dashboards`"
 
 
@@ -25,20 +25,20 @@ def test_every_metric_has_a_help_text_and_a_panel() -> None:
     lines = (ROOT / "dashboards/README.md").read_text().splitlines()
     for metric in METRICS:
         (line,) = [line for line in lines if line.startswith(f"| `raybcgd_{metric.name}`")]
-        _, _, _, what, panels, _ = line.split("|")
-        assert what.strip() == metric.help
+        _, _, _, description, panels, _ = line.split("|")
+        assert description.strip() == metric.help
         assert metric.help.endswith(".")
         assert panels.strip(), f"no panel shows {metric.name}"
 
 
-def test_panels_and_alerts_use_only_metrics_that_exist() -> None:
+def test_panels_and_alerts_use_only_existing_metrics() -> None:
     known = {f"raybcgd_{metric.name}{end}" for metric in METRICS for end in ("", "_bucket", "_sum", "_count")}
     used = [shown.expr for shown in expressions()]
     used += [rule["expr"] for group in _alerts() for rule in group["rules"]]
     assert {name for expr in used for name in re.findall(r"raybcgd_\w+", expr)} <= known
 
 
-def test_names_say_their_units() -> None:
+def test_metric_names_follow_the_prometheus_conventions() -> None:
     for metric in METRICS:
         assert (metric.kind == "counter") == metric.name.endswith("_total"), metric.name
         if metric.kind == "histogram":
@@ -46,7 +46,7 @@ def test_names_say_their_units() -> None:
 
 
 @pytest.mark.parametrize("name", pages())
-def test_panels_are_whole(name: str) -> None:
+def test_panels_are_complete_and_do_not_overlap(name: str) -> None:
     page: dict[str, Any] = json.loads(pages()[name])
     assert [v["name"] for v in page["templating"]["list"]] == ["datasource", "algorithm", "run"]
     ids = [panel["id"] for panel in page["panels"]]
@@ -59,7 +59,7 @@ def test_panels_are_whole(name: str) -> None:
             for x in range(place["x"], place["x"] + place["w"])
             for y in range(place["y"], place["y"] + place["h"])
         }
-        assert not cells & taken, f"{panel['title']} lies on another panel"
+        assert not cells & taken, f"{panel['title']} overlaps another panel"
         assert place["x"] + place["w"] <= 24
         taken |= cells
         if panel["type"] == "row":
@@ -70,18 +70,18 @@ def test_panels_are_whole(name: str) -> None:
         assert len(set(names)) == len(names)
 
 
-def test_heat_maps_show_the_blocks() -> None:
+def test_blocks_are_shown_as_heat_maps() -> None:
     heat_maps = {
         panel["title"]
         for text in pages().values()
         for panel in json.loads(text)["panels"]
         if panel["type"] == "heatmap"
     }
-    assert {"Drift diversity by block", "Movement by block", "Upload by block and time"} <= heat_maps
+    assert {"Drift diversity by block", "Movement by block", "Upload rate by block"} <= heat_maps
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian's prometheus) is not installed")
-def test_alerts_do_what_they_should_on_made_up_series() -> None:
+def test_the_alert_rules_pass_their_unit_tests() -> None:
     for command in (["check", "config", "prometheus.yml"], ["test", "rules", "alerts_test.yml"]):
         done = subprocess.run(["promtool", *command], cwd=MONITORING, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -96,7 +96,7 @@ def test_every_alert_has_a_unit_test() -> None:
             assert rule["annotations"]["description"]
 
 
-def test_the_compose_file_mounts_what_is_there_and_listens_on_loopback_only() -> None:
+def test_the_compose_file_mounts_existing_files_and_listens_on_loopback_only() -> None:
     compose = yaml.safe_load((MONITORING / "compose.yaml").read_text())
     for service in compose["services"].values():
         assert "ports" not in service

@@ -14,13 +14,15 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from dashboards.build import ROOT, expressions
 from raybcgd.config import Config
-from raybcgd.experiment import Experiment, RunFolder
+from raybcgd.engine.local import LocalPool
+from raybcgd.experiment import run
 from raybcgd.problem import prepare
 from raybcgd.record.endpoint import Endpoint, discovery_file
-from raybcgd.record.metrics import Exporter, MetricsConfig, RunLabels, RunPlan
+from raybcgd.record.metrics import Exporter, RunLabels, RunPlan
 from raybcgd.record.rounds import RoundRecord
-from raybcgd.running import run
-from raybcgd.server.local import LocalPool
+from raybcgd.record.settings import MetricsConfig
+from raybcgd.server.loop import Experiment
+from raybcgd.storage import RunFolder
 from tests.conftest import small
 from tests.dashboards.server import Prometheus, until
 

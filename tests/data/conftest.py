@@ -1,4 +1,4 @@
-"""Small data sets in the layouts that users have them in."""
+"""Small data sets in every supported layout."""
 
 import io
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from PIL import Image
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """A PNG file: what is decoded is exactly what was encoded."""
+    """Encode losslessly, so that tests can compare pixels."""
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG")
     return buffer.getvalue()
@@ -25,8 +25,8 @@ def encode() -> Callable[[np.ndarray], bytes]:
 
 
 @pytest.fixture
-def pictures() -> Callable[..., np.ndarray]:
-    """Random pictures (n, height, width, 3)."""
+def pixels() -> Callable[..., np.ndarray]:
+    """Make random colour images (n, height, width, 3)."""
 
     def make(n: int, seed: int = 0, side: int = 6) -> np.ndarray:
         return np.random.default_rng(seed).integers(0, 256, (n, side, side, 3), dtype=np.uint8)
@@ -36,7 +36,7 @@ def pictures() -> Callable[..., np.ndarray]:
 
 @pytest.fixture
 def write_parquet() -> Callable[..., Path]:
-    """Write one file in the Hugging Face layout: a struct of bytes and path, and a label."""
+    """Write one file in the Hugging Face layout: an image struct of bytes and path, and a label."""
 
     def write(
         path: Path,
@@ -57,9 +57,9 @@ def write_parquet() -> Callable[..., Path]:
 
 
 @pytest.fixture
-def parquet_folder(tmp_path: Path, pictures: Any, write_parquet: Any) -> Path:
-    """20 + 8 colour pictures of 4 classes, the train part in two files."""
-    train, test = pictures(20, 1), pictures(8, 2)
+def parquet_folder(tmp_path: Path, pixels: Any, write_parquet: Any) -> Path:
+    """20 train and 8 test colour images of 4 classes, with the train split in two files."""
+    train, test = pixels(20, 1), pixels(8, 2)
     labels = [i % 4 for i in range(20)]
     root = tmp_path / "parquet"
     write_parquet(root / "train-00000-of-00002.parquet", [png(p) for p in train[:12]], labels[:12])
@@ -69,13 +69,13 @@ def parquet_folder(tmp_path: Path, pictures: Any, write_parquet: Any) -> Path:
 
 
 @pytest.fixture
-def image_folder(tmp_path: Path, pictures: Any) -> Path:
-    """train/ and val/ with classes cat and dog: 5 and 2 pictures each."""
+def image_folder(tmp_path: Path, pixels: Any) -> Path:
+    """train/ and val/ with the classes cat and dog, 5 and 2 images each."""
     root = tmp_path / "folder"
     for part, count, seed in (("train", 5, 1), ("val", 2, 2)):
         for c, name in enumerate(("cat", "dog")):
             folder = root / part / name
             folder.mkdir(parents=True)
-            for i, picture in enumerate(pictures(count, seed * 10 + c)):
-                (folder / f"{i}.png").write_bytes(png(picture))
+            for i, image in enumerate(pixels(count, seed * 10 + c)):
+                (folder / f"{i}.png").write_bytes(png(image))
     return root

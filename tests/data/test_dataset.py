@@ -1,4 +1,4 @@
-"""The data set object, the embedded digits, and the checks at the border."""
+"""`Dataset`, the embedded digits, and the checks of input data."""
 
 import pickle
 from typing import Any
@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from raybcgd.data.dataset import Dataset, channel_statistics
-from raybcgd.data.sources import DataConfig, load
+from raybcgd.data.settings import DataConfig
+from raybcgd.data.sources import load
 from raybcgd.errors import ConfigError
 
 
@@ -45,15 +46,15 @@ def test_loading_is_repeatable_and_survives_pickling() -> None:
 
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor])
-def test_own_tensors_and_arrays(kind: Any) -> None:
+def test_custom_tensors_and_arrays(kind: Any) -> None:
     made = Dataset.from_tensors(**{name: kind(value) for name, value in arrays().items()})
     assert made.classes == 3
     assert made.train.targets.dtype == np.int64
-    assert made.train.inputs.dtype == np.float64, "floats are taken as they are"
+    assert made.train.inputs.dtype == np.float64, "float inputs are unchanged"
     assert (made.scale, made.mean, made.std) == (1.0, (0.0,), (1.0,))
 
 
-def test_unusual_types_are_brought_to_usual_ones() -> None:
+def test_half_precision_and_foreign_byte_order_are_converted() -> None:
     half = {name: torch.as_tensor(value) for name, value in arrays().items()}
     for name in ("train_inputs", "test_inputs"):
         half[name] = half[name].bfloat16().requires_grad_()
@@ -62,7 +63,7 @@ def test_unusual_types_are_brought_to_usual_ones() -> None:
     assert torch.from_numpy(Dataset.from_tensors(**swapped).train.inputs).dtype == torch.float64
 
 
-def test_own_bytes_are_standardised() -> None:
+def test_custom_bytes_are_normalised() -> None:
     images = np.random.default_rng(0).integers(0, 256, (12, 3, 4, 4), dtype=np.uint8)
     made = Dataset.from_tensors(images, np.arange(12) % 3, images, np.arange(12) % 3)
     assert np.allclose(made.mean, (images / 255).mean(axis=(0, 2, 3)))
@@ -74,7 +75,7 @@ def test_own_bytes_are_standardised() -> None:
     assert (grey.mean, grey.std) == ((0.5,), (0.2,))
 
 
-def test_a_channel_of_one_value_does_not_divide_by_zero() -> None:
+def test_a_constant_channel_does_not_divide_by_zero() -> None:
     assert channel_statistics(np.full((3, 1, 2, 2), 51, dtype=np.uint8), 255.0) == ((0.2,), (1.0,))
 
 
@@ -89,24 +90,24 @@ def test_a_channel_of_one_value_does_not_divide_by_zero() -> None:
         ),
         ({"classes": 2}, r"data\.train .* outside 0 \.\. 1"),
         ({"train_targets": np.full(12, 10**9)}, r"largest train label 1000000000 but only 12 .*data\.classes"),
-        ({"train_targets": np.zeros(12)}, r"data\.train targets are float64; give integer"),
+        ({"train_targets": np.zeros(12)}, r"data\.train targets are float64; use integer"),
         ({"train_inputs": np.full((12, 5), np.nan)}, r"data\.train .* NaN"),
-        ({"train_inputs": np.zeros((12, 5), dtype=np.int32)}, r"data\.train .* int32; give uint8 or floats"),
+        ({"train_inputs": np.zeros((12, 5), dtype=np.int32)}, r"data\.train .* int32; use uint8 or floats"),
         ({"train_inputs": np.zeros(12)}, r"data\.train inputs have shape \(12,\)"),
-        ({"test_inputs": np.zeros((6, 4))}, r"data\.test .* shape \(4,\) but data\.train .* same shape"),
+        ({"test_inputs": np.zeros((6, 4))}, r"data\.test .* shape \(4,\) but data\.train .* the same shape"),
         ({"test_inputs": np.zeros((0, 5)), "test_targets": np.zeros(0, dtype=int)}, r"data\.test .* is empty"),
         ({"train_inputs": np.zeros((0, 5)), "train_targets": np.zeros(0, dtype=int)}, r"data\.train .* is empty"),
         ({"std": (0.0,)}, "std .* must be positive"),
         ({"mean": (0.0, 1.0)}, "need 1 or 1 values"),
     ],
 )
-def test_bad_data_is_one_clear_line(changes: dict[str, Any], message: str) -> None:
+def test_bad_data_is_refused_in_one_line(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         Dataset.from_tensors(**arrays(**changes))
     assert "\n" not in str(caught.value)
 
 
-def test_the_binary_task_splits_the_labels() -> None:
+def test_the_binary_task_halves_the_labels() -> None:
     whole, halves = load(DataConfig()), load(DataConfig(task="binary"))
     assert halves.classes == 2
     assert np.array_equal(halves.train.targets, (whole.train.targets < 5).astype(int))
@@ -120,7 +121,7 @@ def test_a_binary_task_needs_both_classes(positive: tuple[int, ...]) -> None:
         load(DataConfig(task="binary", positive=positive))
 
 
-def test_fewer_test_samples_are_the_same_every_time() -> None:
+def test_a_test_subset_is_the_same_in_every_run() -> None:
     one, two = (load(DataConfig(test_samples=50)).test for _ in range(2))
     assert len(one) == 50
     assert np.array_equal(one.inputs, two.inputs)
@@ -128,10 +129,8 @@ def test_fewer_test_samples_are_the_same_every_time() -> None:
 
 
 def test_an_unknown_source_lists_the_known_ones() -> None:
-    with pytest.raises(
-        ConfigError, match=r"data\.source 'imagenet' is not known; use one of digits, parquet, .*emnist"
-    ):
-        load(DataConfig(source="imagenet"))
+    with pytest.raises(ConfigError, match=r'data\.source = "coco" is unknown; use one of digits, parquet, .*emnist'):
+        load(DataConfig(source="coco"))
 
 
 @pytest.mark.parametrize("source", ["parquet", "image_folder", "tiny_imagenet", "cifar10", "emnist"])

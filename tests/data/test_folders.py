@@ -1,4 +1,4 @@
-"""Folders of pictures, Tiny ImageNet's layout, and packing them to Parquet."""
+"""Image folders, Tiny ImageNet's layout, and packing into Parquet."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,8 @@ import pytest
 
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.pack import pack
-from raybcgd.data.sources import DataConfig, load
+from raybcgd.data.settings import DataConfig
+from raybcgd.data.sources import load
 from raybcgd.errors import ConfigError
 
 
@@ -24,26 +25,26 @@ def same(one: Dataset, two: Dataset) -> bool:
     )
 
 
-def one_level(root: Path, pictures: Any, encode: Any, count: int = 10) -> Path:
+def one_level(root: Path, pixels: Any, encode: Any, count: int = 10) -> Path:
     for c, name in enumerate(("ant", "bee", "cow")):
         (root / name).mkdir(parents=True)
-        for i, picture in enumerate(pictures(count, c)):
-            (root / name / f"{i:02d}.png").write_bytes(encode(picture))
+        for i, image in enumerate(pixels(count, c)):
+            (root / name / f"{i:02d}.png").write_bytes(encode(image))
     return root
 
 
-def test_class_folders_are_labels_in_alphabetical_order(image_folder: Path, pictures: Any) -> None:
+def test_class_folders_are_labels_in_alphabetical_order(image_folder: Path, pixels: Any) -> None:
     data = read("image_folder", image_folder)
     assert data.train.targets.tolist() == [0] * 5 + [1] * 5
     assert data.test.targets.tolist() == [0, 0, 1, 1]
-    assert np.array_equal(data.train.inputs[5:], pictures(5, 11).transpose(0, 3, 1, 2))
+    assert np.array_equal(data.train.inputs[5:], pixels(5, 11).transpose(0, 3, 1, 2))
     assert data.classes == 2
 
 
-def test_without_a_test_folder_every_fifth_picture_is_held_out(tmp_path: Path, pictures: Any, encode: Any) -> None:
-    data = read("image_folder", one_level(tmp_path, pictures, encode))
+def test_without_a_test_folder_every_fifth_image_is_held_out(tmp_path: Path, pixels: Any, encode: Any) -> None:
+    data = read("image_folder", one_level(tmp_path, pixels, encode))
     assert (len(data.train), len(data.test)) == (24, 6)
-    assert np.array_equal(data.test.inputs[:2], pictures(10, 0)[[4, 9]].transpose(0, 3, 1, 2))
+    assert np.array_equal(data.test.inputs[:2], pixels(10, 0)[[4, 9]].transpose(0, 3, 1, 2))
 
 
 def test_packing_keeps_everything(image_folder: Path, tmp_path: Path) -> None:
@@ -61,19 +62,19 @@ def test_packing_keeps_everything(image_folder: Path, tmp_path: Path) -> None:
     assert first == {"path": "train/cat/0.png", "bytes": (image_folder / "train/cat/0.png").read_bytes()}
 
 
-def test_packing_one_level_splits_as_reading_does(tmp_path: Path, pictures: Any, encode: Any) -> None:
-    root = one_level(tmp_path / "in", pictures, encode)
+def test_packing_without_a_test_folder_holds_out_the_same_images(tmp_path: Path, pixels: Any, encode: Any) -> None:
+    root = one_level(tmp_path / "in", pixels, encode)
     pack(root, tmp_path / "out")
     assert same(read("image_folder", root), read("parquet", tmp_path / "out"))
 
 
-def test_packing_refuses_what_it_cannot_do(image_folder: Path, tmp_path: Path) -> None:
+def test_packing_refuses_bad_folders_images_and_sizes(image_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^no such folder"):
         pack(tmp_path / "nowhere", tmp_path / "out")
-    (image_folder / "train/dog/3.png").write_bytes(b"no picture")
-    with pytest.raises(ConfigError, match=r"^cannot decode .*3\.png \(not a picture\)"):
+    (image_folder / "train/dog/3.png").write_bytes(b"not an image")
+    with pytest.raises(ConfigError, match=r"^cannot decode .*3\.png \(not an image\)"):
         pack(image_folder, tmp_path / "out")
-    assert list((tmp_path / "out").iterdir()) == [], "no half-written file is left"
+    assert list((tmp_path / "out").iterdir()) == [], "no partial file is left"
     (image_folder / "train/dog/3.png").unlink()
     pack(image_folder, tmp_path / "out")
     with pytest.raises(ConfigError, match="already has Parquet files"):
@@ -85,30 +86,30 @@ def test_packing_refuses_what_it_cannot_do(image_folder: Path, tmp_path: Path) -
         pack(image_folder, tmp_path / "other", 0)
 
 
-def tiny_imagenet(root: Path, pictures: Any, encode: Any) -> Path:
+def tiny_imagenet(root: Path, pixels: Any, encode: Any) -> Path:
     (root / "val/images").mkdir(parents=True)
     lines = []
     for c, wnid in enumerate(("n02", "n01")):
         (root / "train" / wnid / "images").mkdir(parents=True)
         (root / "train" / wnid / f"{wnid}_boxes.txt").write_text("0\t0\t1\t1\n")
-        for i, picture in enumerate(pictures(4, c)):
-            (root / "train" / wnid / "images" / f"{wnid}_{i}.JPEG").write_bytes(encode(picture))
-        (root / "val/images" / f"val_{c}.JPEG").write_bytes(encode(pictures(1, 10 + c)[0]))
+        for i, image in enumerate(pixels(4, c)):
+            (root / "train" / wnid / "images" / f"{wnid}_{i}.JPEG").write_bytes(encode(image))
+        (root / "val/images" / f"val_{c}.JPEG").write_bytes(encode(pixels(1, 10 + c)[0]))
         lines.append(f"val_{c}.JPEG\t{wnid}\t0\t0\t5\t5")
     (root / "val/val_annotations.txt").write_text("\n".join(lines) + "\n")
     return root
 
 
-def test_tiny_imagenet_layout(tmp_path: Path, pictures: Any, encode: Any) -> None:
-    data = read("tiny_imagenet", tiny_imagenet(tmp_path, pictures, encode))
+def test_tiny_imagenet_layout(tmp_path: Path, pixels: Any, encode: Any) -> None:
+    data = read("tiny_imagenet", tiny_imagenet(tmp_path, pixels, encode))
     assert data.train.targets.tolist() == [0] * 4 + [1] * 4
-    assert np.array_equal(data.train.inputs[4:], pictures(4, 0).transpose(0, 3, 1, 2)), "n02 is label 1"
+    assert np.array_equal(data.train.inputs[4:], pixels(4, 0).transpose(0, 3, 1, 2)), "n02 is label 1"
     assert data.test.targets.tolist() == [1, 0]
-    assert np.array_equal(data.test.inputs[1], pictures(1, 11)[0].transpose(2, 0, 1))
+    assert np.array_equal(data.test.inputs[1], pixels(1, 11)[0].transpose(2, 0, 1))
 
 
-def test_broken_tiny_imagenet_is_named(tmp_path: Path, pictures: Any, encode: Any) -> None:
-    root = tiny_imagenet(tmp_path, pictures, encode)
+def test_broken_tiny_imagenet_is_named(tmp_path: Path, pixels: Any, encode: Any) -> None:
+    root = tiny_imagenet(tmp_path, pixels, encode)
     annotations = root / "val/val_annotations.txt"
     for text, message in (
         ("val_0.JPEG\tn99\t0\n", "line 1 of .* names no class"),
@@ -126,15 +127,15 @@ def test_broken_tiny_imagenet_is_named(tmp_path: Path, pictures: Any, encode: An
         read("tiny_imagenet", root / "val")
 
 
-def test_broken_folders_are_named(image_folder: Path, tmp_path: Path, pictures: Any, encode: Any) -> None:
+def test_broken_folders_are_named(image_folder: Path, tmp_path: Path, pixels: Any, encode: Any) -> None:
     def refuse(message: str, root: Path = image_folder) -> None:
         with pytest.raises(ConfigError, match=rf"data\.root: .*{message}"):
             read("image_folder", root)
 
     (image_folder / "val/emu").mkdir()
-    refuse("emu is a class that train/ does not have")
+    refuse("emu is missing in train/")
     (image_folder / "val/emu").rmdir()
-    (image_folder / "train/cat/0.png").write_bytes(encode(pictures(1, side=9)[0]))
+    (image_folder / "train/cat/0.png").write_bytes(encode(pixels(1, side=9)[0]))
     refuse("set data.image_size")
     assert read("image_folder", image_folder, image_size=5).train.inputs.shape == (10, 3, 5, 5)
     (image_folder / "val").rename(image_folder / "elsewhere")
@@ -142,5 +143,5 @@ def test_broken_folders_are_named(image_folder: Path, tmp_path: Path, pictures: 
     (tmp_path / "empty").mkdir()
     refuse("no class folders", tmp_path / "empty")
     (tmp_path / "hollow/cat").mkdir(parents=True)
-    refuse("hold no pictures", tmp_path / "hollow")
-    refuse("no class of .* 5 pictures", one_level(tmp_path / "few", pictures, encode, count=2))
+    refuse("hold no images", tmp_path / "hollow")
+    refuse("no class of .* 5 images", one_level(tmp_path / "few", pixels, encode, count=2))

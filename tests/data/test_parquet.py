@@ -1,4 +1,4 @@
-"""Parquet in the Hugging Face layout, good and bad."""
+"""Valid and invalid Parquet files in the Hugging Face layout."""
 
 import contextlib
 import io
@@ -13,8 +13,9 @@ import pytest
 from PIL import Image
 
 from raybcgd.data.dataset import Dataset
-from raybcgd.data.pictures import Encoded, stack
-from raybcgd.data.sources import DataConfig, load
+from raybcgd.data.images import Encoded, stack
+from raybcgd.data.settings import DataConfig
+from raybcgd.data.sources import load
 from raybcgd.errors import ConfigError
 
 
@@ -28,10 +29,10 @@ def refuse(root: Path, message: str, **settings: Any) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_pictures_and_labels_come_back_in_order(parquet_folder: Path, pictures: Any) -> None:
+def test_images_and_labels_are_read_in_order(parquet_folder: Path, pixels: Any) -> None:
     data = read(parquet_folder)
-    assert np.array_equal(data.train.inputs, pictures(20, 1).transpose(0, 3, 1, 2))
-    assert np.array_equal(data.test.inputs, pictures(8, 2).transpose(0, 3, 1, 2))
+    assert np.array_equal(data.train.inputs, pixels(20, 1).transpose(0, 3, 1, 2))
+    assert np.array_equal(data.test.inputs, pixels(8, 2).transpose(0, 3, 1, 2))
     assert data.train.targets.tolist() == [i % 4 for i in range(20)]
     assert data.classes == 4
     assert data.train.inputs.flags.c_contiguous
@@ -39,7 +40,7 @@ def test_pictures_and_labels_come_back_in_order(parquet_folder: Path, pictures: 
 
 
 @pytest.mark.parametrize(("test_name", "sub"), [("validation", ""), ("valid", "data"), ("val", "")])
-def test_other_names_of_the_test_split_and_the_hubs_sub_folder(
+def test_other_names_of_the_test_split_and_the_data_folder_of_the_hub(
     parquet_folder: Path, test_name: str, sub: str, tmp_path: Path
 ) -> None:
     root = tmp_path / "hub"
@@ -49,50 +50,52 @@ def test_other_names_of_the_test_split_and_the_hubs_sub_folder(
     assert len(read(root).test) == 8
 
 
-def test_a_named_set_reads_parquet_too(parquet_folder: Path) -> None:
+def test_a_named_data_set_also_reads_parquet(parquet_folder: Path) -> None:
     for source in ("cifar10", "tiny_imagenet"):
         assert len(load(DataConfig(source=source, root=str(parquet_folder))).train) == 20
 
 
-def test_large_pictures_decode_in_threads_to_the_same_pixels(
-    tmp_path: Path, pictures: Any, encode: Any, write_parquet: Any
+def test_large_images_decode_in_threads_to_the_same_pixels(
+    tmp_path: Path, pixels: Any, encode: Any, write_parquet: Any
 ) -> None:
-    train = pictures(300, 3, side=64)
+    train = pixels(300, 3, side=64)
     for split in ("train", "test"):
         write_parquet(tmp_path / f"{split}-0.parquet", [encode(p) for p in train], [i % 2 for i in range(300)])
     assert np.array_equal(read(tmp_path).train.inputs, train.transpose(0, 3, 1, 2))
 
 
-def test_columns_are_found_or_given(tmp_path: Path, pictures: Any, encode: Any, write_parquet: Any) -> None:
-    images = [encode(p) for p in pictures(6)]
+def test_columns_are_found_or_configured(tmp_path: Path, pixels: Any, encode: Any, write_parquet: Any) -> None:
+    images = [encode(p) for p in pixels(6)]
     for split in ("train", "test"):
         columns = {"image": "photo", "label": "fine_label", "coarse_label": [0] * 6, "weight": [0.5] * 6}
         write_parquet(tmp_path / f"{split}.parquet", images, [0, 1, 2] * 2, **columns)
     assert read(tmp_path).classes == 3
     assert set(read(tmp_path, label_column="coarse_label").train.targets) == {0}
-    refuse(tmp_path, r"data\.image_column: column 'weight' does not hold picture bytes", image_column="weight")
-    refuse(tmp_path, r"data\.label_column: column 'name' does not exist .*columns are \['photo'", label_column="name")
+    refuse(tmp_path, r"data\.image_column: column 'weight' does not hold image bytes", image_column="weight")
+    refuse(
+        tmp_path, r"data\.label_column: column 'name' does not exist .*use one of \['fine_label'", label_column="name"
+    )
 
 
-def test_plain_binary_columns_work(tmp_path: Path, pictures: Any, encode: Any) -> None:
-    table = pa.table({"img": [encode(p) for p in pictures(4)], "label": pa.array([0, 1, 1, 0], pa.uint8())})
+def test_plain_binary_columns_work(tmp_path: Path, pixels: Any, encode: Any) -> None:
+    table = pa.table({"img": [encode(p) for p in pixels(4)], "label": pa.array([0, 1, 1, 0], pa.uint8())})
     for split in ("train", "test"):
         pq.write_table(table, tmp_path / f"{split}-0.parquet")
-    assert np.array_equal(read(tmp_path).train.inputs, pictures(4).transpose(0, 3, 1, 2))
+    assert np.array_equal(read(tmp_path).train.inputs, pixels(4).transpose(0, 3, 1, 2))
 
 
 def test_ambiguous_or_missing_columns_name_the_setting(
-    tmp_path: Path, pictures: Any, encode: Any, write_parquet: Any
+    tmp_path: Path, pixels: Any, encode: Any, write_parquet: Any
 ) -> None:
-    images = [encode(p) for p in pictures(2)]
+    images = [encode(p) for p in pixels(2)]
     for split in ("train", "test"):
         write_parquet(tmp_path / "two" / f"{split}-0.parquet", images, [0, 1], label="a", b=[0, 1])
         write_parquet(tmp_path / "none" / f"{split}-0.parquet", images, ["cat", "dog"])
-    refuse(tmp_path / "two", r"data\.label_column: columns \['a', 'b'\] could each be it")
+    refuse(tmp_path / "two", r"data\.label_column: .* has integers in \['a', 'b'\]; set it to one of them")
     refuse(tmp_path / "none", r"data\.label_column: no column of \['image', 'label'\] holds integers")
 
 
-def test_class_names_in_the_file_count_the_classes(parquet_folder: Path) -> None:
+def test_class_names_in_the_file_set_the_number_of_classes(parquet_folder: Path) -> None:
     features = {"label": {"names": [str(i) for i in range(7)], "_type": "ClassLabel"}}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
     for path in parquet_folder.iterdir():
@@ -101,8 +104,8 @@ def test_class_names_in_the_file_count_the_classes(parquet_folder: Path) -> None
     assert read(parquet_folder, classes=9).classes == 9
 
 
-def test_grey_and_colour_mix_becomes_colour(tmp_path: Path, pictures: Any, encode: Any, write_parquet: Any) -> None:
-    colour = pictures(80)
+def test_mixed_grey_and_colour_becomes_colour(tmp_path: Path, pixels: Any, encode: Any, write_parquet: Any) -> None:
+    colour = pixels(80)
     grey = colour[:, :, :, 0]
     mixed = [encode(g) for g in grey[:70]] + [encode(c) for c in colour[70:]]
     write_parquet(tmp_path / "train-0.parquet", mixed, [0, 1] * 40)
@@ -114,13 +117,13 @@ def test_grey_and_colour_mix_becomes_colour(tmp_path: Path, pictures: Any, encod
     assert np.array_equal(data.test.inputs, np.repeat(grey[:, None], 3, axis=1))
 
 
-def test_all_grey_stays_grey(tmp_path: Path, pictures: Any, encode: Any, write_parquet: Any) -> None:
+def test_all_grey_stays_grey(tmp_path: Path, pixels: Any, encode: Any, write_parquet: Any) -> None:
     for split in ("train", "test"):
-        write_parquet(tmp_path / f"{split}-0.parquet", [encode(p[:, :, 0]) for p in pictures(4)], [0, 1, 0, 1])
+        write_parquet(tmp_path / f"{split}-0.parquet", [encode(p[:, :, 0]) for p in pixels(4)], [0, 1, 0, 1])
     assert read(tmp_path).train.inputs.shape == (4, 1, 6, 6)
 
 
-def test_sixteen_bit_pictures_are_refused(tmp_path: Path, write_parquet: Any) -> None:
+def test_sixteen_bit_images_are_refused(tmp_path: Path, write_parquet: Any) -> None:
     buffer = io.BytesIO()
     Image.fromarray(np.zeros((6, 6), dtype=np.uint16)).save(buffer, "PNG")
     for split in ("train", "test"):
@@ -129,21 +132,23 @@ def test_sixteen_bit_pictures_are_refused(tmp_path: Path, write_parquet: Any) ->
 
 
 @pytest.mark.parametrize("place", [1, 70])
-def test_a_picture_of_another_size_is_named_or_scaled(
-    place: int, tmp_path: Path, pictures: Any, encode: Any, write_parquet: Any
+def test_an_image_of_another_size_is_named_or_scaled(
+    place: int, tmp_path: Path, pixels: Any, encode: Any, write_parquet: Any
 ) -> None:
-    images = [encode(p) for p in pictures(80)]
+    images = [encode(p) for p in pixels(80)]
     write_parquet(tmp_path / "test-0.parquet", images, [0, 1] * 40)
-    images[place] = encode(pictures(1, side=9)[0])
+    images[place] = encode(pixels(1, side=9)[0])
     write_parquet(tmp_path / "train-0.parquet", images, [0, 1] * 40)
-    # Whole chunks are compared with those before them, so the picture named is the odd one or its chunk's first.
-    refuse(tmp_path, r"data\.root: row \d+ of .*train-0.* pixels but those before it are .*set data\.image_size")
+    # Sizes are compared within and between chunks, so the error names the odd image or the first of its chunk.
+    refuse(tmp_path, r"data\.root: row \d+ of .*train-0.* pixels but the images before it are .*set data\.image_size")
     assert read(tmp_path, image_size=6).train.inputs.shape == (80, 3, 6, 6)
 
 
-def test_train_and_test_of_two_sizes(tmp_path: Path, pictures: Any, encode: Any, write_parquet: Any) -> None:
+def test_different_sizes_of_train_and_test_are_refused(
+    tmp_path: Path, pixels: Any, encode: Any, write_parquet: Any
+) -> None:
     for split, side in (("train", 6), ("test", 7)):
-        write_parquet(tmp_path / f"{split}-0.parquet", [encode(p) for p in pictures(4, side=side)], [0, 1, 0, 1])
+        write_parquet(tmp_path / f"{split}-0.parquet", [encode(p) for p in pixels(4, side=side)], [0, 1, 0, 1])
     refuse(tmp_path, r"data\.test .* shape \(3, 7, 7\) but data\.train")
 
 
@@ -154,8 +159,8 @@ def test_a_truncated_file_is_named(parquet_folder: Path, keep: int) -> None:
     refuse(parquet_folder, r"data\.root: cannot read .*train-00001-of-00002\.parquet .*fetch it again")
 
 
-def test_damage_in_the_middle_is_named(parquet_folder: Path) -> None:
-    """Bytes flipped in every place: either the pixels are refused or they decode, but nothing else is raised."""
+def test_a_corrupt_file_raises_only_config_errors(parquet_folder: Path) -> None:
+    """Flip bytes throughout the file: it is either read or refused with a ConfigError."""
     path = parquet_folder / "test-00000-of-00001.parquet"
     whole = path.read_bytes()
     for start in range(4, len(whole) - 4, 101):
@@ -167,8 +172,8 @@ def test_damage_in_the_middle_is_named(parquet_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("images", "labels", "message"),
     [
-        ([b"no picture", "good"], [0, 1], r"cannot decode row 0 of .* \(not a picture\)"),
-        (["good", None], [0, 1], r"row 1 of .* has no picture bytes in column 'image'"),
+        ([b"not an image", "good"], [0, 1], r"cannot decode row 0 of .* \(not an image\)"),
+        (["good", None], [0, 1], r"row 1 of .* has no image bytes in column 'image'"),
         (["good", "cut"], [0, 1], r"cannot decode row 1 of"),
         (["good", "good"], [0, None], r"data\.label_column: column 'label' .* without a label"),
         (["good", "good"], [0, -1], r"data\.train .* labels run from -1 to 0"),
@@ -176,9 +181,9 @@ def test_damage_in_the_middle_is_named(parquet_folder: Path) -> None:
     ],
 )
 def test_bad_rows_are_named(
-    tmp_path: Path, pictures: Any, encode: Any, write_parquet: Any, images: list[Any], labels: list[Any], message: str
+    tmp_path: Path, pixels: Any, encode: Any, write_parquet: Any, images: list[Any], labels: list[Any], message: str
 ) -> None:
-    good = encode(pictures(1)[0])
+    good = encode(pixels(1)[0])
     kinds = {"good": good, "cut": good[: len(good) // 2]}
     write_parquet(tmp_path / "test-0.parquet", [good] * 2, [0, 1])
     write_parquet(tmp_path / "train-0.parquet", [kinds.get(i, i) for i in images], labels)
@@ -186,11 +191,11 @@ def test_bad_rows_are_named(
 
 
 @pytest.mark.parametrize("claimed", [1, 2, 4, 9, 10**15])
-def test_a_wrong_number_of_pictures_is_refused(claimed: int, pictures: Any, encode: Any) -> None:
-    """Neither a crash nor rows that nobody wrote."""
+def test_a_wrong_number_of_images_is_refused(claimed: int, pixels: Any, encode: Any) -> None:
+    """Neither crash nor return uninitialised rows."""
     with pytest.raises(ConfigError, match=r"data\.root: .*(fetch them again|do not fit in memory)"):
-        stack([Encoded(encode(p), "x.png") for p in pictures(3)], claimed)
-    with pytest.raises(ConfigError, match=r"data\.root: there are no pictures"):
+        stack([Encoded(encode(p), "x.png") for p in pixels(3)], claimed)
+    with pytest.raises(ConfigError, match=r"data\.root: there are no images"):
         stack([], claimed)
 
 

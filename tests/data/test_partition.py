@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raybcgd.data.inspect import distance_from_iid, label_counts
-from raybcgd.data.partition import Partition, PartitionConfig, partition, sizes_from_weights
+from raybcgd.data.partition import Partition, partition, sizes_from_weights
+from raybcgd.data.settings import PartitionConfig
 from raybcgd.errors import ConfigError
 
 KINDS = ("iid", "dirichlet", "dirichlet_free", "shards", "lognormal")

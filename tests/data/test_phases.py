@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from raybcgd.data.phases import PhasesConfig, phase_labels, phases
+from raybcgd.data.phases import phase_labels, phases
+from raybcgd.data.settings import PhasesConfig
 from raybcgd.errors import ConfigError
 
 TRAIN, TEST = np.tile(np.arange(10), 1200), np.tile(np.arange(10), 100)

@@ -1,4 +1,4 @@
-"""torchvision's data sets, from files in their own formats."""
+"""Torchvision data sets, read from files in their original formats."""
 
 import struct
 from pathlib import Path
@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from raybcgd.data.dataset import Dataset
-from raybcgd.data.sources import DataConfig, load
+from raybcgd.data.settings import DataConfig
+from raybcgd.data.sources import load
 from raybcgd.errors import ConfigError
 
 
 def write_idx(path: Path, values: np.ndarray) -> None:
-    """MNIST's format: a magic number with the number of axes, the axes, the bytes."""
+    """Write MNIST's format: a magic number with the number of axes, the shape, the bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(struct.pack(f">I{values.ndim}I", 0x800 + values.ndim, *values.shape) + values.tobytes())
 
@@ -56,7 +57,7 @@ def test_emnist_splits(split: str, labels: int, first: int, classes: int, tmp_pa
 def test_missing_files_name_the_settings(tmp_path: Path) -> None:
     for source in ("cifar10", "cifar100", "mnist", "fashion_mnist", "emnist"):
         with pytest.raises(
-            ConfigError, match=rf"data\.source '{source}': .*data\.root .* data\.download = true"
+            ConfigError, match=rf'data\.source = "{source}": .*data\.root .* data\.download = true'
         ) as caught:
             read(source, tmp_path)
         assert "\n" not in str(caught.value)
@@ -67,11 +68,11 @@ def test_a_truncated_file_is_named(tmp_path: Path) -> None:
     write_mnist(raw, np.arange(30) % 10)
     images = raw / "t10k-images-idx3-ubyte"
     images.write_bytes(images.read_bytes()[:1000])
-    with pytest.raises(ConfigError, match=r"data\.source 'fashion_mnist': cannot read its test files"):
+    with pytest.raises(ConfigError, match=r'data\.source = "fashion_mnist": cannot read its test files'):
         read("fashion_mnist", tmp_path)
 
 
-def test_labels_out_of_range_and_missing_labels(tmp_path: Path) -> None:
+def test_labels_out_of_range_and_missing_labels_are_refused(tmp_path: Path) -> None:
     raw = tmp_path / "MNIST/raw"
     write_mnist(raw, np.arange(30))
     with pytest.raises(ConfigError, match=r"data\.train of 'mnist': labels run from 0 to 29"):

@@ -1,20 +1,22 @@
-"""Divisions: every coordinate in exactly one block, and errors that name the setting."""
+"""Block divisions: sizes, norm layers, empty blocks, and errors that name the setting."""
 
 import pytest
 import torch
 from torch import nn
 
 from raybcgd.errors import ConfigError
-from raybcgd.model.blocks import BlocksConfig, divide, layers_of
-from raybcgd.model.zoo import ModelConfig, build
+from raybcgd.model.blocks import divide
+from raybcgd.model.layers import layers_of
+from raybcgd.model.settings import BlocksConfig, ModelConfig
+from raybcgd.model.zoo import build
 
 
-def test_default_perceptron_divides_as_the_readme_says() -> None:
+def test_the_default_mlp_has_the_block_sizes_in_the_readme() -> None:
     layout = divide(build(ModelConfig(), (1, 8, 8), 10, 0), BlocksConfig(division="layers", count=5, shared="last"))
     assert [block.size for block in layout.all_blocks] == [4160] * 5 + [650]
 
 
-def test_balanced_runs_have_the_least_sum_of_squares() -> None:
+def test_balanced_blocks_minimise_the_sum_of_squared_sizes() -> None:
     widths = [1, 8, 2, 9, 3, 3, 7, 1]
     module = nn.Sequential(*(nn.Linear(width, 1, bias=False) for width in widths))
     layout = divide(module, BlocksConfig(division="balanced", count=3, shared="none"))
@@ -27,7 +29,7 @@ def test_balanced_runs_have_the_least_sum_of_squares() -> None:
     assert sum(block.size**2 for block in layout.blocks) == best
 
 
-def test_a_norm_joins_the_layer_before_it_unless_it_is_named() -> None:
+def test_a_norm_layer_is_merged_into_the_layer_before_it_unless_named() -> None:
     module = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
     assert [layer.name for layer in layers_of(module)] == ["0", "2"]
     layout = divide(module, BlocksConfig(division="equal", count=2, shared=("1", "2")))
@@ -36,7 +38,7 @@ def test_a_norm_joins_the_layer_before_it_unless_it_is_named() -> None:
     assert layout.size == 16 + 8 + 10
 
 
-def test_an_empty_block_uploads_the_shared_one_alone() -> None:
+def test_a_client_with_an_empty_block_uploads_only_the_shared_block() -> None:
     module = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     layout = divide(module, BlocksConfig(groups=(("0",), ()), shared="last"))
     assert [block.size for block in layout.blocks] == [16, 0]
@@ -59,14 +61,14 @@ def test_an_empty_block_uploads_the_shared_one_alone() -> None:
         (BlocksConfig(division="vgg11"), 'blocks.division = "vgg11" is for the model vgg11'),
     ],
 )
-def test_a_wrong_division_is_one_line_that_names_the_setting(config: BlocksConfig, message: str) -> None:
+def test_an_invalid_division_gives_a_one_line_error_that_names_the_setting(config: BlocksConfig, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         divide(build(ModelConfig(), (1, 8, 8), 10, 0), config)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_models_that_cannot_be_divided_say_why() -> None:
+def test_models_that_cannot_be_divided_give_the_reason() -> None:
     with pytest.raises(ConfigError, match=r'set blocks\.shared = "none"'):
         divide(nn.Linear(2, 2), BlocksConfig())
     with pytest.raises(ConfigError, match="no trainable parameters"):

@@ -1,15 +1,16 @@
-"""The papers' divisions: the counts of their tables, and the table itself."""
+"""The papers' divisions: the counts in their tables, and the division table itself."""
 
 import pytest
 import torch
 from torch import nn
 
 from raybcgd.errors import ConfigError
-from raybcgd.model.blocks import BlocksConfig, divide
+from raybcgd.model.blocks import divide
+from raybcgd.model.division_table import division_table, upload_saving
 from raybcgd.model.divisions import DIVISIONS
 from raybcgd.model.flat import FlatModel
-from raybcgd.model.table import division_table, upload_saving
-from raybcgd.model.zoo import ModelConfig, build
+from raybcgd.model.settings import BlocksConfig, ModelConfig
+from raybcgd.model.zoo import build
 
 
 def _model(name: str, classes: int = 10, **options: object) -> nn.Module:
@@ -29,7 +30,7 @@ def test_lenet5_counts() -> None:
     assert _weights(_model("lenet5"), "lenet5") == [4_800, 102_400, 614_400, 73_728, 1_920]
 
 
-def test_lenet5_as_the_authors_deal_it_has_an_empty_fifth_block() -> None:
+def test_the_authors_lenet5_division_has_an_empty_fifth_block() -> None:
     model = _model("lenet5")
     layout = divide(model, BlocksConfig(division="lenet5-paper"))
     assert len(layout.blocks) == 5
@@ -77,7 +78,7 @@ def test_resnet8_has_three_stages_and_a_head() -> None:
     assert len(counts) == 4
 
 
-def test_vit_base_cuts() -> None:
+def test_vit_base_has_six_equal_cuts() -> None:
     model = _model("vit_b_16", classes=200)
     layout = divide(model, BlocksConfig(division="vit_b_16"))
     assert [block.size for block in layout.blocks] == [14_299_520] * 6
@@ -92,12 +93,12 @@ def test_vit_base_cuts() -> None:
     ("model", "division"),
     [("vgg11", "vgg19"), ("vgg19", "vgg11"), ("resnet8", "resnet18"), ("resnet18", "resnet8"), ("vgg11", "vit_b_16")],
 )
-def test_a_wrong_pairing_is_refused(model: str, division: str) -> None:
+def test_a_division_for_another_model_is_rejected(model: str, division: str) -> None:
     with pytest.raises(ConfigError, match=f'blocks.division = "{division}" is for the model {division}'):
         divide(_model(model), BlocksConfig(division=division))
 
 
-def test_a_named_division_takes_none_or_all_as_shared_and_nothing_else() -> None:
+def test_a_named_division_accepts_only_none_or_all_as_shared() -> None:
     model = _model("lenet5")
     assert _weights(model, "lenet5", shared="none") == [4_800, 102_400, 614_400, 73_728 + 1_920]
     layout = divide(model, BlocksConfig(division="lenet5", shared="all"))
@@ -113,7 +114,7 @@ def test_every_division_names_its_layers_once() -> None:
         assert len(set(division.names)) == len(division.names)
 
 
-def test_the_table_adds_up() -> None:
+def test_the_rows_of_the_division_table_add_up() -> None:
     layout = divide(_model("resnet8", norm="batch"), BlocksConfig(division="resnet8"))
     rows = division_table(layout, "float64")
     assert [row.block for row in rows] == ["0", "1", "2", "shared"]
@@ -127,7 +128,7 @@ def test_the_table_adds_up() -> None:
     )
 
 
-def test_the_saving_of_blocks() -> None:
+def test_the_upload_saving_counts_blocks_and_frozen_parameters() -> None:
     model = nn.Sequential(nn.Linear(4, 5, bias=False), nn.Linear(5, 4, bias=False), nn.Linear(4, 1, bias=False))
     model[0].requires_grad_(False)
     saving = upload_saving(model, divide(model, BlocksConfig(count=1)), torch.float32)

@@ -1,4 +1,4 @@
-"""Vision transformers: adapters, pretrained weights, pictures of other sizes."""
+"""Vision transformers: adapters, pretrained weights, and images of other sizes."""
 
 import copy
 from pathlib import Path
@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from raybcgd.errors import ConfigError
-from raybcgd.model.blocks import BlocksConfig, divide, layers_of
+from raybcgd.model.blocks import divide
+from raybcgd.model.division_table import upload_saving
 from raybcgd.model.flat import FlatModel
+from raybcgd.model.layers import layers_of
 from raybcgd.model.pretrained import load_pretrained, read_weights
-from raybcgd.model.table import upload_saving
-from raybcgd.model.zoo import ModelConfig, build
+from raybcgd.model.settings import BlocksConfig, ModelConfig
+from raybcgd.model.zoo import build
 
 
 def _tiny(input_shape: tuple[int, ...] = (1, 8, 8), classes: int = 10, **options: object) -> nn.Module:
@@ -21,14 +23,14 @@ def _tiny(input_shape: tuple[int, ...] = (1, 8, 8), classes: int = 10, **options
     return build(config, input_shape, classes, seed=0)
 
 
-def test_grey_and_oblong_pictures_are_brought_to_size() -> None:
+def test_greyscale_and_non_square_images_are_resized() -> None:
     assert _tiny((1, 9, 14))(torch.randn(2, 1, 9, 14)).shape == (2, 10)
     assert _tiny((3, 30, 17), patch=7)(torch.randn(2, 3, 30, 17)).shape == (2, 10)
     with pytest.raises(ConfigError, match="1 or 3 channels"):
         _tiny((2, 8, 8))
 
 
-def test_adapters_and_head_are_all_that_trains() -> None:
+def test_only_adapters_and_head_are_trained() -> None:
     plain, model = _tiny(), _tiny(lora_rank=2)
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     assert {name.split(".")[0] for name in trained} == {"encoder", "heads"}
@@ -37,7 +39,7 @@ def test_adapters_and_head_are_all_that_trains() -> None:
     both = _tiny(lora_rank=2, lora_targets=["attention", "mlp"])
     assert len(layers_of(both)) == 2 * 3 + 1
     x = torch.randn(3, 1, 8, 8)
-    # The adapters start as nothing; only the frozen part decides.
+    # Adapters are initially the identity, so the outputs equal those of the frozen model.
     reference = {name: tensor for name, tensor in model.state_dict().items() if "parametrizations" not in name}
     plain.load_state_dict(reference, strict=False)
     for k in range(2):
@@ -46,7 +48,7 @@ def test_adapters_and_head_are_all_that_trains() -> None:
     torch.testing.assert_close(model(x), plain(x))
 
 
-def test_a_step_moves_adapters_and_leaves_the_rest() -> None:
+def test_a_step_changes_adapters_and_no_frozen_parameter() -> None:
     model = _tiny(lora_rank=2)
     frozen = {name: p.detach().clone() for name, p in model.named_parameters() if not p.requires_grad}
     flat = FlatModel(model, divide(model, BlocksConfig(count=2)), torch.float32, torch.device("cpu"))
@@ -69,8 +71,8 @@ def test_adapters_can_all_be_shared() -> None:
     assert len(layout.blocks) == 3
 
 
-def test_copies_and_functional_calls_see_the_adapters() -> None:
-    # In float64, since attention has several kernels that round differently.
+def test_deep_copies_and_functional_calls_use_the_adapters() -> None:
+    # float64, because the attention kernels round differently.
     torch.manual_seed(0)
     model = _tiny(lora_rank=2).double()
     nn.init.normal_(model.heads.head.weight)
@@ -84,14 +86,14 @@ def test_copies_and_functional_calls_see_the_adapters() -> None:
     assert not torch.allclose(functional, before)
 
 
-def _changed(state: dict[str, Tensor]) -> dict[str, Tensor]:
+def _shifted(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor + 1 for name, tensor in state.items()}
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "pth"])
-def test_weights_from_a_file(tmp_path: Path, suffix: str) -> None:
+def test_weights_are_read_from_a_file(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"weights.{suffix}"
-    state = _changed(_tiny(classes=1000).state_dict())
+    state = _shifted(_tiny(classes=1000).state_dict())
     if suffix == "safetensors":
         safetensors.torch.save_file(state, path)
     else:
@@ -102,12 +104,12 @@ def test_weights_from_a_file(tmp_path: Path, suffix: str) -> None:
     after = model.state_dict()
     assert all(torch.equal(after[name], state[name]) for name in after if not name.startswith("heads."))
     assert torch.equal(after["heads.head.weight"], head)
-    same_classes = _changed(_tiny().state_dict())
+    same_classes = _shifted(_tiny().state_dict())
     load_pretrained(model, same_classes, "memory")
     assert torch.equal(model.heads.head.weight, same_classes["heads.head.weight"])
 
 
-def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+def test_weights_that_do_not_fit_are_rejected(tmp_path: Path) -> None:
     state = _tiny().state_dict()
     with pytest.raises(ConfigError, match="lacks class_token"):
         load_pretrained(_tiny(), {name: t for name, t in state.items() if name != "class_token"}, "memory")
@@ -127,7 +129,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_vit_base_with_adapters_divides_in_six() -> None:
+def test_vit_base_with_adapters_has_six_blocks() -> None:
     config = ModelConfig(name="vit_b_16", options={"lora_rank": 8})
     model = build(config, (3, 64, 64), 200, seed=0)
     layout = divide(model, BlocksConfig(division="vit_b_16-lora"))

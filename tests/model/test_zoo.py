@@ -9,7 +9,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from raybcgd.errors import ConfigError
-from raybcgd.model.zoo import MODELS, ModelConfig, build, loss_function
+from raybcgd.model.settings import ModelConfig
+from raybcgd.model.zoo import MODELS, build, loss_function
 
 SMALL = sorted(set(MODELS) - {"vit_b_16", "sigmoid_erm"})
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from raybcgd import ConfigError, run
 from raybcgd.plan.assignment import by_bandwidth, by_need, evenly
 from raybcgd.plan.cohort import draw_cohort
-from raybcgd.plan.links import LinksConfig, simulated_seconds, uplinks
+from raybcgd.plan.links import simulated_seconds, uplinks
+from raybcgd.plan.settings import LinksConfig
 from raybcgd.problem import prepare
 from tests.conftest import small
 

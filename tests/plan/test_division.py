@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from raybcgd import ConfigError, run
-from raybcgd.model.blocks import BlocksConfig, divide, recut
+from raybcgd.model.blocks import divide, recut
+from raybcgd.model.settings import BlocksConfig
 from raybcgd.plan.history import History
 from raybcgd.problem import prepare
 from raybcgd.randomness import stream
@@ -115,8 +116,8 @@ def test_control_variates_stay_the_mean_of_the_clients_through_divisions(
     """c = mean(c_i) in every coordinate: what a wrong re-mapping of either would break."""
     from safetensors.numpy import load_file
 
-    from raybcgd.client.states import StateFolder
-    from raybcgd.server.ledger import Ledger
+    from raybcgd.record.ledger import Ledger
+    from raybcgd.record.states import StateFolder
 
     config = small(rounds=20, **blocks(division="equal", redivide=how), checkpoint={"every": 20}, wire=codec)
     config = config.model_copy(update={"algorithm": config.algorithm.model_copy(update={"momentum": 0.0})})

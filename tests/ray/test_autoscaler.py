@@ -12,7 +12,7 @@ import ray
 from ray.util import list_named_actors
 
 from raybcgd import RoundRecord, run
-from raybcgd.client.actor import HostPlace
+from raybcgd.engine.ray.host_actor import HostPlace
 from tests.conftest import small
 from tests.ray.heads import Head, head
 from tests.ray.slow import Slow

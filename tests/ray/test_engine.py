@@ -9,8 +9,8 @@ from ray.cluster_utils import Cluster
 from ray.experimental import get_object_locations
 
 from raybcgd import run
-from raybcgd.client.actor import HostActor
-from raybcgd.client.host import Job, Orders
+from raybcgd.engine.ray.host_actor import HostActor
+from raybcgd.messages import Job, Orders
 from raybcgd.problem import prepare
 from tests.conftest import small
 

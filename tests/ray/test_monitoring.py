@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from raybcgd.experiment import run
 from raybcgd.record.rounds import RoundRecord
-from raybcgd.running import run
 from tests.conftest import small
 from tests.dashboards.server import Prometheus, until
 from tests.ray.heads import Head, head

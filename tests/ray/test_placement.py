@@ -10,7 +10,7 @@ from ray.cluster_utils import Cluster
 from ray.util.state import list_actors
 
 from raybcgd import ConfigError, RoundRecord, run
-from raybcgd.client.actor import HostPlace
+from raybcgd.engine.ray.host_actor import HostPlace
 from tests.conftest import small
 from tests.ray.conftest import start_cluster, stop_cluster
 

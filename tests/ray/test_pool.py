@@ -10,10 +10,10 @@ import ray
 from ray.cluster_utils import Cluster
 
 from raybcgd import ConfigError, RunError, run
-from raybcgd.client.host import Job
+from raybcgd.engine.ray.pool import RayPool
+from raybcgd.messages import Job
 from raybcgd.problem import prepare
-from raybcgd.server.evaluate import pieces
-from raybcgd.server.pool import RayPool
+from raybcgd.server.evaluation import pieces
 from tests.conftest import small
 from tests.ray.conftest import start_cluster, stop_cluster
 

@@ -10,7 +10,7 @@ import pytest
 from ray.cluster_utils import Cluster
 
 from raybcgd import Dataset, RoundRecord, run
-from raybcgd.running import Observer
+from raybcgd.experiment import Observer
 from tests.conftest import small
 from tests.ray.conftest import start_cluster, stop_cluster
 from tests.ray.test_chaos import workers

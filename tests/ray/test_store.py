@@ -10,10 +10,10 @@ from ray._private.internal_api import node_stats
 from ray.cluster_utils import Cluster
 
 from raybcgd import Config, Dataset, run
-from raybcgd.client.actor import HostActor
-from raybcgd.client.host import Job, Orders
+from raybcgd.engine.ray.coordinator import put_once
+from raybcgd.engine.ray.host_actor import HostActor
+from raybcgd.messages import Job, Orders
 from raybcgd.problem import prepare
-from raybcgd.server.coordinator import put_once
 from tests.conftest import small
 from tests.ray.conftest import start_cluster, stop_cluster
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from raybcgd import ConfigError, load_config, run
+from raybcgd import ConfigError, run
 from raybcgd.cli import app
+from raybcgd.config import load_config
 from raybcgd.sweep import parse_grid
 from tests.conftest import small
 from tests.ray.conftest import start_cluster, stop_cluster

@@ -140,7 +140,7 @@ def test_checkpoints_and_states_on_a_file_system_that_cannot_rename(
 ) -> None:
     """As on an object store: files are written in place, and states that do not fit in memory spill to this machine."""
     bucket = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
-    for module in ("raybcgd.client.states", "raybcgd.record.checkpoint", "raybcgd.problem"):
+    for module in ("raybcgd.client.state_cache", "raybcgd.record.checkpoint", "raybcgd.problem"):
         monkeypatch.setattr(f"{module}.open_address", lambda address: (bucket, address.removeprefix("bucket://")))
     tables: dict[str, Any] = {"checkpoint": {"address": "bucket://saved"}, "hosts": {"state_memory_mb": 0.01}}
     interrupted(out, after=5, **tables)

@@ -1,4 +1,4 @@
-"""Structured log records, as a program sees them and as `--log json` writes them."""
+"""Structured log records, in a program and as written by `--log json`."""
 
 import io
 import json
@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import tomli_w
 
+from raybcgd.experiment import run
 from raybcgd.record.logs import JsonFormatter, log_as_json, log_round
 from raybcgd.record.rounds import Dropped, RoundLog
-from raybcgd.running import run
 from tests.conftest import small
 
 
@@ -32,28 +32,29 @@ def _parsed(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_every_round_is_a_record_with_its_run_and_number(lines: io.StringIO, tmp_path: Path) -> None:
+def test_every_round_is_logged_with_its_run_and_number(lines: io.StringIO, tmp_path: Path) -> None:
     result = run(small(rounds=3), out=tmp_path / "run")
     logged = [line for line in _parsed(lines) if line["logger"] == "raybcgd.rounds"]
     assert [line["round"] for line in logged] == [0, 1, 2]
     assert {line["run"] for line in logged} == {f"{tmp_path.name}/run"}
-    assert [line["accuracy"] for line in logged] == [record.accuracy for record in result.records]
+    assert [line["accuracy"] for line in logged] == [record.quality.accuracy for record in result.records]
 
 
-def test_what_goes_wrong_is_a_warning_with_its_client(lines: io.StringIO, tmp_path: Path) -> None:
+def test_dropped_clients_and_lost_hosts_are_warnings(lines: io.StringIO, tmp_path: Path) -> None:
     (record,) = run(small(rounds=1), out=tmp_path / "run").records
     lines.truncate(0)
     lines.seek(0)
     lost = (Dropped(client=7, block=1, reason="deadline"), Dropped(client=9, block=0, reason="ValueError: x"))
-    log_round(record.model_copy(update={"dropped": lost, "restarted": 1, "retried": 3}), "mine")
+    hosts = record.hosts.model_copy(update={"restarted": 1, "retried_tasks": 3})
+    log_round(record.model_copy(update={"dropped": lost, "hosts": hosts}), "mine")
     dropped = [line for line in _parsed(lines) if "client" in line]
     assert [(line["client"], line["round"], line["run"], line["level"]) for line in dropped] == [
         (7, 0, "mine", "warning"),
         (9, 0, "mine", "warning"),
     ]
     assert "ValueError: x" in dropped[1]["message"]
-    (hosts,) = [line for line in _parsed(lines) if "restarted" in line]
-    assert hosts["message"] == "1 hosts were lost; 3 jobs were done again"
+    (line,) = [line for line in _parsed(lines) if "restarted" in line]
+    assert (line["message"], line["level"]) == ("hosts restarted: 1; tasks retried: 3", "warning")
 
 
 def test_errors_keep_their_traceback() -> None:

@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 from raybcgd import Config, RunError, run
 from raybcgd.algorithms import FedAvg
 from raybcgd.client.gradients import Shard
-from raybcgd.client.host import ClientHost, Orders
+from raybcgd.client.host import ClientHost
+from raybcgd.messages import Orders
 from raybcgd.plan.cohort import draw_cohort
 from raybcgd.problem import prepare
 from tests.conftest import small

@@ -1,4 +1,4 @@
-"""Codecs: what comes out is what the format says, in exactly the bytes that it says."""
+"""Codecs: the decoded values, and the exact payload size."""
 
 from math import ceil, log2
 
@@ -31,7 +31,7 @@ def random(length: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
 
 
 @given(numbers=st.lists(st.integers(0, 2**17 - 1), max_size=60), spare=st.integers(0, 5))
-def test_numbers_survive_packing(numbers: list[int], spare: int) -> None:
+def test_unpack_inverts_pack(numbers: list[int], spare: int) -> None:
     bits = max(numbers, default=0).bit_length() + spare
     packed = pack(np.array(numbers, dtype=np.int64), bits)
     assert packed.nbytes == packed_bytes(len(numbers), bits) == ceil(len(numbers) * bits / 8)
@@ -39,7 +39,7 @@ def test_numbers_survive_packing(numbers: list[int], spare: int) -> None:
 
 
 @given(codec=codecs, length=lengths, dtype=dtypes, seed=seeds)
-def test_every_codec_takes_the_bytes_that_it_says(codec: Codec, length: int, dtype: torch.dtype, seed: int) -> None:
+def test_every_payload_has_the_declared_size(codec: Codec, length: int, dtype: torch.dtype, seed: int) -> None:
     values = random(length, dtype, seed)
     payload = codec.encode(values, np.random.default_rng(seed))
     assert payload.dtype == np.uint8
@@ -52,7 +52,7 @@ def test_every_codec_takes_the_bytes_that_it_says(codec: Codec, length: int, dty
 
 
 @given(length=lengths, dtype=dtypes, seed=seeds)
-def test_raw_loses_nothing_and_bf16_half_a_last_place(length: int, dtype: torch.dtype, seed: int) -> None:
+def test_raw_is_exact_and_bf16_rounds_to_nearest(length: int, dtype: torch.dtype, seed: int) -> None:
     values = random(length, dtype, seed)
     rng = np.random.default_rng(0)
     assert torch.equal(Raw().decode(Raw().encode(values, rng), length, dtype), values)
@@ -62,7 +62,7 @@ def test_raw_loses_nothing_and_bf16_half_a_last_place(length: int, dtype: torch.
 
 
 @given(levels=st.integers(1, 300), bucket=st.integers(1, 70), length=lengths, dtype=dtypes, seed=seeds)
-def test_qsgd_decodes_exactly_what_it_quantised(
+def test_qsgd_decodes_the_quantised_values_exactly(
     levels: int, bucket: int, length: int, dtype: torch.dtype, seed: int
 ) -> None:
     codec = QSGD(levels=levels, bucket=bucket)
@@ -77,7 +77,7 @@ def test_qsgd_decodes_exactly_what_it_quantised(
         assert norms[b] == pytest.approx(np.linalg.norm(values.numpy()[part].astype(np.float64)), rel=1e-6)
         unit = signed[part].astype(norms.dtype) / norms.dtype.type(levels)
         np.testing.assert_array_equal(decoded[part], norms[b] * unit)
-        # Rounding is to one of the two neighbours.
+        # A value is rounded to one of its two neighbouring levels.
         assert bool((np.abs(decoded[part] - values.numpy()[part]) <= norms[b] / levels * (1 + 1e-5)).all())
     assert bool((decoded * values.numpy() >= 0).all())
 
@@ -91,7 +91,7 @@ def test_qsgd_is_unbiased(levels: int, bucket: int) -> None:
     assert bool((np.abs(sample.mean(axis=0) - values.numpy()) <= 4 * error + 1e-6).all())
 
 
-def test_qsgd_carries_what_is_not_finite_and_what_is_zero() -> None:
+def test_qsgd_preserves_zeros_and_non_finite_buckets() -> None:
     codec, rng = QSGD(levels=3, bucket=4), np.random.default_rng(0)
     values = torch.tensor([0.0, 0, 0, 0, 1, float("nan"), 2, 3, 1, float("inf"), 2, 3, 5])
     decoded = codec.decode(codec.encode(values, rng), 13, torch.float32)
@@ -103,36 +103,36 @@ def test_qsgd_carries_what_is_not_finite_and_what_is_zero() -> None:
 
 @given(k=st.integers(1, 250), length=lengths, dtype=dtypes, seed=seeds)
 @settings(max_examples=60)
-def test_topk_sends_the_largest_values_as_they_are(k: int, length: int, dtype: torch.dtype, seed: int) -> None:
+def test_topk_sends_the_largest_values_unchanged(k: int, length: int, dtype: torch.dtype, seed: int) -> None:
     codec = TopK(k=k)
     values = random(length, dtype, seed)
     payload = codec.encode(values, np.random.default_rng(0))
     decoded = codec.decode(payload, length, dtype)
     sent = min(k, length)
     assert codec.values(length) == sent
-    places = codec.positions(payload, length, dtype)
+    indices = codec.positions(payload, length, dtype)
     if sent == length:
-        assert places is None
+        assert indices is None
         assert payload.nbytes == length * dtype.itemsize
         assert torch.equal(decoded, values)
         return
-    assert places is not None
-    assert len(set(places.tolist())) == sent
+    assert indices is not None
+    assert len(set(indices.tolist())) == sent
     assert payload.nbytes == sent * dtype.itemsize + ceil(sent * ceil(log2(length)) / 8)
-    assert torch.equal(decoded[places], values[places])
-    assert int((decoded != 0).sum()) == int((values[places] != 0).sum())
+    assert torch.equal(decoded[indices], values[indices])
+    assert int((decoded != 0).sum()) == int((values[indices] != 0).sum())
     assert decoded.abs().sort(descending=True).values[:sent].tolist() == (
         values.abs().sort(descending=True).values[:sent].tolist()
     )
 
 
-def test_topk_sends_what_is_not_finite() -> None:
+def test_topk_sends_nan() -> None:
     values = torch.tensor([1.0, float("nan"), 5.0, 0.1])
     decoded = TopK(k=1).decode(TopK(k=1).encode(values, np.random.default_rng(0)), 4, torch.float32)
     assert bool(decoded[1].isnan())
 
 
-def test_topk_takes_a_number_or_a_share() -> None:
+def test_topk_accepts_k_or_fraction() -> None:
     assert TopK(fraction=0.1).values(50) == 5
     assert TopK(fraction=0.1).values(3) == 1
     assert TopK().values(1000) == 10
@@ -142,5 +142,5 @@ def test_topk_takes_a_number_or_a_share() -> None:
         TopK(k=1, fraction=0.5)
 
 
-def test_codecs_are_found_by_the_name_that_they_carry() -> None:
-    assert all(kind().codec == name for name, kind in CODECS.items())
+def test_every_codec_knows_its_name() -> None:
+    assert all(CODECS.resolve(name)().codec == name for name in CODECS)

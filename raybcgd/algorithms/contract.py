@@ -1,0 +1,297 @@
+"""The declarations of a method, and the checks that run when its class is created.
+
+api.py explains the declarations. This module reads them for the rest of the package: for state sizes, traffic,
+metrics and the table of methods.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, NamedTuple, get_type_hints
+
+import torch
+from torch import Tensor
+
+
+class Kind(Enum):
+    """What a declared field holds."""
+
+    WHOLE = "Whole"
+    OWN = "OwnBlock"
+    SHARED = "SharedBlock"
+    SCALAR = "Scalar"
+    PER_PHASE = "PerPhase"
+    PHASE_COUNTS = "PhaseCounts"
+    COUNT = "Count"
+
+
+class Mark(Enum):
+    """What a declared field means."""
+
+    SUMMED = "Summed"
+    DISPLACEMENT = "Displacement"
+    MOMENTUM = "Momentum"
+    CONTROL_VARIATE = "ControlVariate"
+
+
+Whole = Annotated[Tensor, Kind.WHOLE]
+OwnBlock = Annotated[Tensor, Kind.OWN]
+SharedBlock = Annotated[Tensor, Kind.SHARED]
+Scalar = Annotated[Tensor, Kind.SCALAR]
+PerPhase = Annotated[Tensor, Kind.PER_PHASE]
+PhaseCounts = Annotated[Tensor, Kind.PHASE_COUNTS]
+Count = Annotated[Tensor, Kind.COUNT]
+
+Summed = Mark.SUMMED
+Displacement = Mark.DISPLACEMENT
+Momentum = Mark.MOMENTUM
+ControlVariate = Mark.CONTROL_VARIATE
+
+
+@dataclass(frozen=True)
+class Field:
+    """One declared field."""
+
+    name: str
+    kind: Kind
+    marks: frozenset[Mark]
+
+    @property
+    def summed(self) -> bool:
+        """Whether the server adds the clients' values instead of averaging them."""
+        return Mark.SUMMED in self.marks
+
+    @property
+    def travel(self) -> Kind:
+        """Until all consumers read `kind`."""
+        return self.kind
+
+    @property
+    def reduction(self) -> Any:
+        """Until all consumers read `summed`."""
+        from raybcgd.algorithms.api import Reduction
+
+        return Reduction.SUM if self.summed else Reduction.MEAN
+
+    @property
+    def per_coordinate(self) -> bool:
+        """Whether the last dimension runs over the model's coordinates, so that `[..., block]` selects a block."""
+        return self.kind not in (Kind.SCALAR, Kind.PHASE_COUNTS, Kind.COUNT)
+
+    def shape(self, size: int, phases: int) -> tuple[int, ...]:
+        """Return the shape in a state, for a model of `size` coordinates and so many data phases."""
+        shapes = {Kind.WHOLE: (size,), Kind.PER_PHASE: (phases, size), Kind.PHASE_COUNTS: (phases,)}
+        return shapes.get(self.kind, (1,))
+
+    def dtype(self, model: torch.dtype) -> torch.dtype:
+        """Return the type in a state: int64 for counts, the model's otherwise."""
+        return torch.int64 if self.kind in (Kind.PHASE_COUNTS, Kind.COUNT) else model
+
+
+_known: dict[type[Any], tuple[Field, ...]] = {}
+
+
+def declared(fields: type[Any]) -> tuple[Field, ...]:
+    """Return the declared fields of a NamedTuple class, in order."""
+    if fields not in _known:
+        _known[fields] = _read(fields.__qualname__, fields, tuple(Kind))
+    return _known[fields]
+
+
+def _read(path: str, fields: type[Any], kinds: Iterable[Kind]) -> tuple[Field, ...]:
+    try:
+        hints = get_type_hints(fields, include_extras=True)
+    except NameError as error:
+        raise TypeError(f"{path} has an unknown annotation: {error}; import that name at module level") from None
+    found = []
+    for name in fields._fields:
+        metadata = getattr(hints[name], "__metadata__", ())
+        kind = next((item for item in metadata if isinstance(item, Kind)), None)
+        if kind is None:
+            raise TypeError(f"{path}.{name} must be declared {_either(kinds)}")
+        found.append(Field(name, kind, frozenset(item for item in metadata if isinstance(item, Mark))))
+    return tuple(found)
+
+
+def marked(fields: type[Any], mark: Mark) -> tuple[str, ...]:
+    """Return the names of the fields with a mark."""
+    return tuple(field.name for field in declared(fields) if mark in field.marks)
+
+
+def displacement(terms: type[Any]) -> str:
+    """Return the name of the field that is the client's displacement y_T - x."""
+    found = marked(terms, Mark.DISPLACEMENT)
+    if len(found) != 1:
+        raise TypeError(next(_displacement_mistakes(terms.__qualname__, declared(terms), required=True)))
+    return found[0]
+
+
+def zeros(state: type[Any], x: Tensor, phases: int) -> Any:
+    """Return a state with every declared field at zero, for a model of x's size, type and device."""
+    fields = declared(state)
+    return state(*(x.new_zeros(field.shape(x.numel(), phases), dtype=field.dtype(x.dtype)) for field in fields))
+
+
+def size_in_d(fields: type[Any], own: float = 1.0, shared: float = 0.0, phases: int = 1) -> float:
+    """Return the size of the declared fields in units of d, scalars and counts excluded.
+
+    `own` is a client's block with the shared block and `shared` the shared block alone, as fractions of d.
+    """
+    sizes = {Kind.WHOLE: 1.0, Kind.OWN: own, Kind.SHARED: shared, Kind.PER_PHASE: float(phases)}
+    return sum(sizes.get(field.kind, 0.0) for field in declared(fields))
+
+
+class Summary(NamedTuple):
+    """A method in words, from the first line of its docstring: "Title (Paper): idea."."""
+
+    title: str
+    paper: str
+    idea: str
+
+
+def summary(algorithm: type[Any]) -> Summary:
+    """Return a method's title, paper and idea. A docstring of another form is all idea."""
+    line = (algorithm.__doc__ or "").strip().split("\n")[0]
+    found = re.fullmatch(r"([^:(]+?)(?: \(([^)]*)\))?: (.+)", line)
+    return Summary(*(part or "" for part in found.groups())) if found else Summary(algorithm.name, "", line)
+
+
+def title(algorithm: type[Any]) -> str:
+    """Return a method's name as its paper writes it."""
+    return summary(algorithm).title
+
+
+class _Role(NamedTuple):
+    """What a method may declare in one of its tuples."""
+
+    carries: str
+    kinds: tuple[Kind, ...]
+
+
+_STATE = (Kind.WHOLE, Kind.SCALAR, Kind.PER_PHASE, Kind.PHASE_COUNTS, Kind.COUNT)
+_SENT = (Kind.WHOLE, Kind.OWN, Kind.SHARED, Kind.SCALAR)
+_ROLES = {
+    "Server": _Role("a server state keeps", _STATE),
+    "Client": _Role("a client state keeps", _STATE),
+    # Every client gets the same broadcast, so it has no block of the client's own.
+    "Down": _Role("a broadcast carries", (Kind.WHOLE, Kind.SHARED, Kind.SCALAR)),
+    "Upload": _Role("an upload carries", _SENT),
+    "Terms": _Role("terms carry", _SENT),
+}
+_MARKS = {
+    Mark.SUMMED: (("Upload", "Terms"), _SENT),
+    Mark.DISPLACEMENT: (("Upload", "Terms"), (Kind.WHOLE, Kind.OWN)),
+    Mark.MOMENTUM: (("Server",), (Kind.WHOLE,)),
+    Mark.CONTROL_VARIATE: (("Server",), (Kind.WHOLE,)),
+}
+_REQUIRED = {"Server": "x: Whole", "Down": "x: Whole", "Upload": "delta: Annotated[Whole, Displacement]"}
+_MODEL = {"Server": "the global model", "Down": "where local training starts"}
+_RULES = {"client_rule": "work, down, mine", "terms": "sent, down, task", "server_rule": "server, total, rnd"}
+
+
+def check(algorithm: type[Any], base: type[Any]) -> None:
+    """Raise a TypeError that says what to write if the declarations of a subclass of `base` are wrong."""
+    mistake = next(_mistakes(algorithm, base), None)
+    if mistake is not None:
+        raise TypeError(mistake)
+
+
+def _mistakes(algorithm: type[Any], base: type[Any]) -> Iterator[str]:
+    """Yield what is wrong. Later checks rely on earlier ones, so only the first line counts."""
+    owner = algorithm.__name__
+    if not isinstance(getattr(algorithm, "name", None), str):
+        yield f'{owner} has no name; write name: ClassVar[str] = "{owner.lower()}"'
+    for role, example in _REQUIRED.items():
+        if not hasattr(algorithm, role):
+            yield f"{owner} has no {role}; write class {role}(NamedTuple): {example}"
+    fields = {}
+    for name, declaration in _tuples(algorithm).items():
+        path, role = f"{owner}.{name}", next((role for role in _ROLES if name.endswith(role)), "")
+        if not role:
+            yield f"{path} has no role; end its name in Upload or Terms, or define it outside {owner}"
+        elif not _is_named_tuple(declaration):
+            yield f"{path} is not a NamedTuple; write class {name}(NamedTuple)"
+        else:
+            fields[name] = _read(path, declaration, _ROLES[role].kinds)
+            yield from _field_mistakes(path, role, fields[name])
+    yield from _travel_mistakes(owner, fields)
+    if algorithm.broadcast is base.broadcast:
+        yield from _broadcast_mistakes(owner, fields["Server"], fields["Down"])
+    for rule, parameters in _RULES.items():
+        if getattr(algorithm, rule) is getattr(base, rule) and (rule != "terms" or algorithm.Terms is not None):
+            yield f"{owner} has no {rule}; write def {rule}(self, {parameters})"
+
+
+def _tuples(algorithm: type[Any]) -> dict[str, Any]:
+    """Return what a method and its bases declare: the five roles, and every other NamedTuple class."""
+    found: dict[str, Any] = {}
+    for owner in reversed(algorithm.__mro__):
+        found |= {name: value for name, value in vars(owner).items() if name in _ROLES or _is_named_tuple(value)}
+    return {name: value for name, value in found.items() if not (name == "Terms" and value is None)}
+
+
+def _is_named_tuple(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields")
+
+
+def _field_mistakes(path: str, role: str, fields: tuple[Field, ...]) -> Iterator[str]:
+    for field in fields:
+        kind, carries = field.kind, _ROLES[role]
+        if kind not in carries.kinds:
+            yield f"{path}.{field.name} is {kind.value}; {carries.carries} {_either(carries.kinds)}"
+        for mark in field.marks:
+            roles, kinds = _MARKS[mark]
+            if role not in roles or kind not in kinds:
+                where = f"a {_either(kinds)} field of {' or '.join(roles)}"
+                yield f"{path}.{field.name} is {kind.value} and marked {mark.value}; only {where} has that mark"
+        if field.marks >= {Mark.DISPLACEMENT, Mark.SUMMED}:
+            yield f"{path}.{field.name} is the Displacement, which is averaged; declare its sum as a second field"
+    if role in _MODEL:
+        x = next((field for field in fields if field.name == "x"), None)
+        if x is None or x.kind is not Kind.WHOLE:
+            found = f"{path} has no x" if x is None else f"{path}.x is {x.kind.value}"
+            yield f"{found}; it is {_MODEL[role]}, write x: Whole"
+
+
+def _travel_mistakes(owner: str, fields: dict[str, tuple[Field, ...]]) -> Iterator[str]:
+    """Check the uploads and terms, among which hyper-parameters may choose."""
+    uploads = {name: found for name, found in fields.items() if name.endswith("Upload")}
+    terms = {name: found for name, found in fields.items() if name.endswith("Terms")}
+    for name, found in (uploads | terms).items():
+        yield from _displacement_mistakes(f"{owner}.{name}", found, required=name in (terms or uploads))
+    if any(field.kind is Kind.WHOLE for found in uploads.values() for field in found):
+        return
+    for name, found in terms.items():
+        for field in found:
+            if field.kind is Kind.WHOLE:
+                yield f"{owner}.{name}.{field.name} is Whole, but no field of {owner}.Upload is; declare it OwnBlock"
+
+
+def _displacement_mistakes(path: str, fields: tuple[Field, ...], required: bool) -> Iterator[str]:
+    found = [field.name for field in fields if Mark.DISPLACEMENT in field.marks]
+    if len(found) > 1:
+        yield f"{path} marks {' and '.join(found)} as Displacement; mark one field"
+    elif required and not found:
+        vector = next((field for field in fields if field.kind in (Kind.WHOLE, Kind.OWN)), None)
+        name, kind = (vector.name, vector.kind) if vector else ("delta", Kind.WHOLE)
+        yield f"{path} marks no Displacement; write {name}: Annotated[{kind.value}, Displacement]"
+
+
+def _broadcast_mistakes(owner: str, server: tuple[Field, ...], down: tuple[Field, ...]) -> Iterator[str]:
+    """Check that the default broadcast can fill Down from Server."""
+    kept = {field.name: field.kind for field in server}
+    for field in down:
+        path, kind = f"{owner}.Down.{field.name}", kept.get(field.name)
+        if kind is None:
+            yield f"{path} is not a field of {owner}.Server; add it there, or override broadcast"
+        elif (kind, field.kind) not in ((field.kind, kind), (Kind.WHOLE, Kind.SHARED)):
+            yield (
+                f"{path} is {field.kind.value} but {owner}.Server.{field.name} is {kind.value}; "
+                "declare both the same, or override broadcast"
+            )
+
+
+def _either(kinds: Iterable[Kind]) -> str:
+    *names, last = (kind.value for kind in kinds)
+    return f"{', '.join(names)} or {last}" if names else last

@@ -1,0 +1,150 @@
+"""The only local training loop: SGD on flat vectors, with whatever direction a rule asks for."""
+
+from collections.abc import Callable
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from raybcgd.algorithms.api import Direction, Task
+from raybcgd.client.gradients import Gradients
+
+
+class LocalWork:
+    """A client's local training (or a stack of clients'), as the rules see it."""
+
+    def __init__(
+        self,
+        gradients: Gradients,
+        *,
+        steps: int | Tensor,  # in a stack, a column of float64
+        lr: float,
+        weight_decay: float,
+        own: Callable[[], Tensor],
+        shared: Callable[[], Tensor],
+        trained: Tensor | None,
+        phase: int,
+        anchor_bytes: int,
+    ) -> None:
+        self.lr = lr
+        self.phase = phase
+        self._own, self._shared = own, shared
+        self._gradients = gradients
+        self._steps = steps
+        self._weight_decay = weight_decay
+        self._trained = trained
+        self._anchor_bytes = anchor_bytes
+        self._anchor: tuple[Tensor, _Anchor] | None = None
+        self._losses: list[Tensor] = []
+
+    @cached_property
+    def own(self) -> Tensor:
+        """1 on the coordinates of the client's block and the shared block, 0 elsewhere."""
+        return self._own()
+
+    @cached_property
+    def shared(self) -> Tensor:
+        """1 on the coordinates of the shared block, 0 elsewhere."""
+        return self._shared()
+
+    def sgd(
+        self,
+        x: Tensor,
+        direction: Direction | None = None,
+        *,
+        momentum: float | Tensor = 0.0,
+        variance_reduced: bool = False,
+    ) -> Tensor:
+        """y_T after the round's local steps y <- y - eta direction(g, y), from y = x."""
+        anchor = self._anchor_at(x) if variance_reduced else None
+        with_momentum = isinstance(momentum, Tensor) or momentum > 0
+        velocity: Tensor | None = None
+        losses = []
+        y = self._gradients.start(x)
+        for step in range(self._gradients.steps):
+            g, loss = self._gradients.step(y, step)
+            losses.append(loss)
+            self._decay(g, y)
+            if anchor is not None:
+                g = anchor.correct(g, step)
+            move = g if direction is None else direction(g, y)
+            if with_momentum:
+                velocity = move.clone() if velocity is None else velocity.mul_(momentum).add_(move)
+                move = velocity
+            self._advance(y, move, step)
+        self._losses = losses
+        return y.clone()
+
+    def _decay(self, g: Tensor, y: Tensor) -> None:
+        if self._weight_decay:
+            g.add_(y, alpha=self._weight_decay)
+
+    def _advance(self, y: Tensor, move: Tensor, step: int) -> None:
+        active = self._gradients.active(step)
+        if active is not None:
+            move = move * active
+        if self._trained is not None:
+            move = move * self._trained
+        y.sub_(move, alpha=self.lr)
+
+    def mean_gradient(self, delta: Tensor) -> Tensor:
+        """(x - y_T)/(T eta), from delta = y_T - x: the mean direction along the local path. Zero on buffers."""
+        return Task(self._steps, self.lr, self._trained, slice(0)).mean_gradient(delta)
+
+    def full_gradient(self, x: Tensor) -> Tensor:
+        """The gradient of the client's whole loss at x. Zero on buffers."""
+        full = self._anchor_at(x).full
+        return full if self._trained is None else full * self._trained
+
+    def loss(self, x: Tensor) -> Tensor:
+        """The client's mean loss at x, without a step."""
+        parts = [
+            self._gradients.batch(x, batch)[1] * _column(self._gradients.fraction(batch))
+            for batch in range(self._gradients.batches)
+        ]
+        return torch.stack(parts).sum(0)
+
+    def training_loss(self) -> Tensor:
+        """The mean loss over the steps of the last `sgd`, for the record."""
+        if not self._losses:
+            return torch.full((), float("nan"))
+        return torch.stack(self._losses).mean(0)
+
+    def _anchor_at(self, x: Tensor) -> "_Anchor":
+        if self._anchor is None or self._anchor[0] is not x:
+            self._anchor = (x, _Anchor(self._gradients, x, self._weight_decay, self._anchor_bytes))
+        return self._anchor[1]
+
+
+class _Anchor:
+    """Gradients at x: the full one, and every batch's, kept where they fit the memory allowed."""
+
+    def __init__(self, gradients: Gradients, x: Tensor, weight_decay: float, kept_bytes: int) -> None:
+        self._gradients, self._x, self._weight_decay = gradients, x, weight_decay
+        y = gradients.start(x)
+        self._kept: Tensor | None = None
+        if gradients.batches * y.numel() * y.element_size() <= kept_bytes:
+            self._kept = y.new_empty((gradients.batches, *y.shape))
+        full = torch.zeros_like(y)
+        for batch in range(gradients.batches):
+            g = gradients.batch(y, batch)[0]
+            if weight_decay:
+                g.add_(x, alpha=weight_decay)
+            full.add_(g * gradients.fraction(batch))
+            if self._kept is not None:
+                self._kept[batch] = g
+        self.full = full
+
+    def correct(self, g: Tensor, step: int) -> Tensor:
+        """g(y; batch) - g(x; batch) + the full gradient at x, for the batch of a step."""
+        if self._kept is not None:
+            return g - self._gradients.pick(self._kept, step) + self.full
+        g = g.clone()  # the gradient at x is written where the gradient at y lies
+        at_x = self._gradients.step(self._x, step)[0]
+        if self._weight_decay:
+            at_x.add_(self._x, alpha=self._weight_decay)
+        return g - at_x + self.full
+
+
+def _column(value: float | Tensor) -> float | Tensor:
+    return value[..., 0] if isinstance(value, Tensor) else value

@@ -1,0 +1,87 @@
+"""Validation errors as one line that names the setting and the fix."""
+
+import difflib
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from pydantic import ValidationError
+
+from raybcgd.config.schema import CHOICES, Config
+from raybcgd.errors import ConfigError
+from raybcgd.registry import InvalidSection, did_you_mean
+from raybcgd.section import Section
+
+
+def explain(error: ValidationError, root: type[Section] = Config, prefix: str = "", what: str = "a setting") -> str:
+    """Return the first thing that pydantic found wrong, as one line."""
+    errors = error.errors(include_url=False)
+    first = errors[0]
+    path, section = _setting(first["loc"], root)
+    setting = ".".join([prefix, *path] if prefix else path) or "config"
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, ConfigError):
+        return str(cause)
+    if isinstance(cause, InvalidSection):
+        return explain(cause.error, cause.section, setting, f"a setting of {cause.name}")
+    same = [e for e in errors if _setting(e["loc"], root)[0] == path]
+    more = f" (and {len(errors) - len(same)} more)" if len(same) < len(errors) else ""
+    if first["type"] == "extra_forbidden":
+        return f"{setting} is not {what}; {_nearest(path[-1], section, prefix)}{more}"
+    # A setting of several types fails once for each of them.
+    reasons = dict.fromkeys(_reason(e["msg"]) for e in same)
+    return f"{setting} = {short(same[0]['input'])}: {', or '.join(reasons)}{more}"
+
+
+def _setting(location: tuple[int | str, ...], root: type[Section]) -> tuple[list[str], type[Section]]:
+    """Return the path of the setting, without pydantic's names for the members of a union, and its table's class."""
+    path: list[str] = []
+    section = root
+    inner: type[Section] | None = root
+    for part in location:
+        if isinstance(part, int) and path:
+            path[-1] += f"[{part}]"
+        elif inner is not None:
+            section = inner
+            path.append(str(part))
+            inner = section_of(section, str(part))
+    return path, section
+
+
+def section_of(section: type[Section], name: str) -> type[Section] | None:
+    """Return the class of a nested table, or None if `name` is a plain setting."""
+    annotation = section.model_fields[name].annotation if name in section.model_fields else None
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, Section):
+            return kind
+    return None
+
+
+def _reason(message: str) -> str:
+    text = message.removeprefix("Value error, ").replace("Input should be", "must be", 1)
+    if "valid dictionary" in text:
+        return "must be a table"
+    return f"{text[0].lower()}{text[1:]}"
+
+
+def short(value: Any, most: int = 60) -> str:
+    """Return a value for an error message."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _nearest(name: str, section: type[Section], table: str) -> str:
+    """Suggest a similar name in this table, or the same name in another table."""
+    known = [*section.model_fields, *([CHOICES[table][0]] if table in CHOICES else [])]
+    elsewhere = [".".join(path) for path in _paths(Config) if path[-1] == name]
+    if elsewhere and not difflib.get_close_matches(name, known):
+        return f"did you mean {' or '.join(elsewhere)}?"
+    return did_you_mean(name, known) or f"known here: {', '.join(known)}"
+
+
+def _paths(section: type[Section]) -> Iterator[list[str]]:
+    """Yield the path of every setting."""
+    for name in section.model_fields:
+        yield [name]
+        inner = section_of(section, name)
+        if inner is not None:
+            yield from ([name, *path] for path in _paths(inner))

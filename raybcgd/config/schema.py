@@ -1,0 +1,90 @@
+"""The whole experiment as one frozen object. Each table's class is in the `settings.py` of its package."""
+
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from pydantic import Field, SerializeAsAny, field_serializer, field_validator
+
+from raybcgd.algorithms.settings import ALGORITHMS, DEFAULT_ALGORITHM, AlgorithmConfig
+from raybcgd.analysis.settings import AnalysisConfig
+from raybcgd.client.settings import LocalConfig
+from raybcgd.compare.settings import CompareConfig
+from raybcgd.data.settings import PARTITIONS, DataConfig
+from raybcgd.engine.settings import HostsConfig
+from raybcgd.errors import ConfigError
+from raybcgd.model.settings import BlocksConfig, ModelConfig
+from raybcgd.plan.settings import CohortConfig
+from raybcgd.record.settings import CheckpointConfig, MetricsConfig
+from raybcgd.registry import Registry
+from raybcgd.section import Section
+from raybcgd.server.settings import EvaluationConfig
+from raybcgd.wire.settings import CODECS, DEFAULT_CODEC, CodecConfig
+
+VERSION = 2
+"""The version of run folders. Folders without it come from raybcgd 0.1."""
+
+CHOICES: dict[str, tuple[str, Registry]] = {
+    "algorithm": ("name", ALGORITHMS),
+    "wire": ("codec", CODECS),
+    "partition": ("kind", PARTITIONS),
+}
+"""Tables whose settings depend on a choice: the setting that chooses, and what it may be."""
+
+
+class Config(Section):
+    """An experiment."""
+
+    version: int = VERSION
+    """The version of this format; written to run folders."""
+    seed: int = 0
+    """Every random choice is a function of this seed and of its purpose."""
+    rounds: Annotated[int, Field(ge=1)] = 60
+    """R, the number of rounds."""
+    engine: Literal["ray", "local"] = "ray"
+    """ray: client hosts are Ray actors. local: everything runs in this process. Both give the same bits."""
+    data: DataConfig = Field(default_factory=DataConfig)
+    model: ModelConfig = ModelConfig()
+    blocks: BlocksConfig = BlocksConfig()
+    algorithm: SerializeAsAny[AlgorithmConfig] = Field(
+        default_factory=lambda: ALGORITHMS.section({}, "name", DEFAULT_ALGORITHM)
+    )
+    local: LocalConfig = LocalConfig()
+    cohort: CohortConfig = CohortConfig()
+    wire: SerializeAsAny[CodecConfig] = Field(default_factory=lambda: CODECS.section({}, "codec", DEFAULT_CODEC))
+    hosts: HostsConfig = HostsConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    analysis: AnalysisConfig | None = None
+    """Analysis of the last checkpoint at the end of a run. None: no analysis."""
+    compare: CompareConfig | None = None
+    """The runs of `raybcgd compare`; a single run ignores it."""
+
+    @field_validator("version")
+    @classmethod
+    def _known_version(cls, value: int) -> int:
+        if value != VERSION:
+            raise ConfigError(f"version = {value} is not supported by this raybcgd, which reads version {VERSION}")
+        return value
+
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _algorithm_by_name(cls, value: Any) -> Any:
+        return ALGORITHMS.section(value, "name", DEFAULT_ALGORITHM)
+
+    @field_validator("wire", mode="before")
+    @classmethod
+    def _codec_by_name(cls, value: Any) -> Any:
+        return CODECS.section(value, "codec", DEFAULT_CODEC)
+
+    @field_serializer("algorithm")
+    def _algorithm_with_name(self, algorithm: AlgorithmConfig) -> dict[str, Any]:
+        return ALGORITHMS.dump(algorithm, "name")
+
+    @field_serializer("wire")
+    def _codec_with_name(self, codec: CodecConfig) -> dict[str, Any]:
+        return CODECS.dump(codec, "codec")
+
+    def to_toml(self) -> str:
+        """Return a TOML file that reads back to the same config."""
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))

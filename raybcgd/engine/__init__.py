@@ -1,0 +1,1 @@
+"""Where rounds run: in this process, or on a Ray cluster."""

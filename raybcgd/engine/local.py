@@ -1,0 +1,90 @@
+"""The local engine: one client host in this process."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import numpy as np
+import torch
+
+from raybcgd.client.host import ClientHost
+from raybcgd.engine.session import Announcer, Session
+from raybcgd.messages import HostLoad, Outcome, Piece, Score
+from raybcgd.problem import Data, Problem
+from raybcgd.record.rounds import Hosts, RoundRecord
+from raybcgd.server.hosts import PoolReport, RoundWork
+from raybcgd.server.loop import TrainingLoop
+from raybcgd.storage import RunFolder
+
+
+class LocalEngine:
+    """Runs everything in this process."""
+
+    def running(self, address: str | None, announce: Announcer) -> AbstractContextManager[None]:
+        """Do nothing: there is nothing to start."""
+        return nullcontext()
+
+    def open(self, problem: Problem, data: Data, folder: RunFolder, resume: bool) -> Session:
+        """Start or resume a run."""
+        return LocalSession(problem, data, folder, resume)
+
+
+class LocalSession:
+    """A run whose host is in this process."""
+
+    def __init__(self, problem: Problem, data: Data, folder: RunFolder, resume: bool) -> None:
+        self._loop = TrainingLoop(problem, data, folder, resume)
+        self._pool = LocalPool(problem, data, self._loop.state_address)
+
+    def records(self) -> Iterator[RoundRecord]:
+        """Run the remaining rounds and yield their records."""
+        return self._loop.run(self._pool)
+
+    def models(self) -> list[np.ndarray]:
+        """Return the final models."""
+        return self._loop.models()
+
+    def close(self) -> None:
+        """Restore torch's settings."""
+        self._pool.close()
+
+
+class LocalPool:
+    """A pool of one host. It is single-threaded, as hosts on Ray are, so that the bits are the same.
+
+    It uses the CPU unless `hosts.device = "gpu"`.
+    """
+
+    def __init__(self, problem: Problem, data: Data, state_address: str) -> None:
+        self._threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        on_gpu = problem.config.hosts.device == "gpu"
+        device = torch.accelerator.current_accelerator() if on_gpu else None
+        self._host = ClientHost(problem, data, state_address, device or torch.device("cpu"))
+        self._chunk = problem.stack or 1
+        self._load = HostLoad()
+        self._queued = 0
+
+    def train(self, work: RoundWork) -> Iterator[Outcome]:
+        """Run the tasks, one stack after another, until the deadline."""
+        started = time.monotonic()
+        self._queued = max(0, len(work.tasks) - self._chunk)
+        for start in range(0, len(work.tasks), self._chunk):
+            if work.deadline_seconds is not None and time.monotonic() - started > work.deadline_seconds:
+                return
+            outcomes = self._host.train(work.tasks[start : start + self._chunk], work.broadcast, work.orders)
+            self._load = outcomes[-1].load
+            yield from outcomes
+
+    def evaluate(self, models: Sequence[np.ndarray], pieces: Sequence[Piece]) -> Callable[[], list[Score]]:
+        """Evaluate models immediately."""
+        scores = [self._host.evaluate(piece, models[piece.model]) for piece in pieces]
+        return lambda: scores
+
+    def report(self) -> PoolReport:
+        """Report the one host."""
+        return PoolReport(Hosts(up=1, queued_tasks=self._queued, **self._load._asdict()))
+
+    def close(self) -> None:
+        """Restore torch's number of threads."""
+        torch.set_num_threads(self._threads)

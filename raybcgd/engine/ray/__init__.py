@@ -1,0 +1,1 @@
+"""Client hosts and the coordinator as Ray actors."""

@@ -1,0 +1,87 @@
+"""[Ray] Joining a cluster, or starting one on this machine."""
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+
+import ray
+
+from raybcgd.engine.session import Announcer
+from raybcgd.errors import ConfigError
+
+_CONNECT_SECONDS = 5.0
+
+
+@contextlib.contextmanager
+def cluster(address: str | None, announce: Announcer = lambda _: None) -> Iterator[None]:
+    """Join the Ray cluster at an address, or start one on this machine and stop it afterwards."""
+    if ray.is_initialized():
+        yield
+        return
+    # Without an address Ray would join any cluster that it finds on this machine.
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    announce("starting Ray" if address == "local" else "joining the Ray cluster")
+    if address not in ("auto", "local"):
+        _check_reachable(address)
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray warns until it is set
+    os.environ.setdefault("RAY_preload_python_modules", "torch")  # workers import it before they are needed
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    try:
+        with _interrupt_later():
+            _join(address)
+        yield
+    finally:
+        with _interrupt_later():
+            ray.shutdown()
+
+
+def _join(address: str) -> None:
+    try:
+        ray.init(
+            address=address,
+            include_dashboard=False if address == "local" else None,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=False,
+        )
+    except ConnectionError as error:
+        raise ConfigError(
+            f"hosts.address = {address!r}: no Ray cluster answers ({error}); start one, or unset it"
+        ) from None
+
+
+@contextlib.contextmanager
+def _interrupt_later() -> Iterator[None]:
+    """Delay Ctrl-C to the end of the block: while Ray starts or stops, it would leave processes behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed = []
+    before = signal.signal(signal.SIGINT, lambda *_: pressed.append(True))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
+
+
+def _check_reachable(address: str) -> None:
+    # Ray itself retries a dead address for minutes.
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"hosts.address = {address!r}: no Ray cluster answers ({error}); start one, or unset hosts.address "
+            "and RAY_ADDRESS to start one on this machine"
+        ) from None
+
+
+def node_resources() -> list[dict[str, float]]:
+    """Return the resources of each live node."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]

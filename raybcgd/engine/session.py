@@ -1,0 +1,48 @@
+"""What a run needs from an engine, whichever it is."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import numpy as np
+
+from raybcgd.problem import Data, Problem
+from raybcgd.record.rounds import RoundRecord
+from raybcgd.storage import RunFolder
+
+Announcer = Callable[[str], None]
+"""Called with what a run is about to do if that takes seconds, such as "starting Ray"."""
+
+
+class Session(Protocol):
+    """A run in progress on an engine."""
+
+    def records(self) -> Iterator[RoundRecord]:
+        """Run the remaining rounds and yield their records. A repeated round is yielded again."""
+
+    def models(self) -> list[np.ndarray]:
+        """Return the final models: one, or one per data phase."""
+
+    def close(self) -> None:
+        """Stop the hosts."""
+
+
+class Engine(Protocol):
+    """Where rounds run."""
+
+    def running(self, address: str | None, announce: Announcer) -> AbstractContextManager[None]:
+        """Keep the engine up for the sessions inside the block."""
+
+    def open(self, problem: Problem, data: Data, folder: RunFolder, resume: bool) -> Session:
+        """Start or resume a run."""
+
+
+def engine_named(name: str) -> Engine:
+    """Return the engine that `engine` names in a config."""
+    if name == "local":
+        from raybcgd.engine.local import LocalEngine
+
+        return LocalEngine()
+    from raybcgd.engine.ray.coordinator import RayEngine  # importing Ray takes a second
+
+    return RayEngine()

@@ -1,0 +1,74 @@
+"""What travels between the coordinator and the client hosts."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class StateRef(NamedTuple):
+    """A committed client state: its version and the checksum of its file."""
+
+    version: int
+    checksum: int
+
+
+FRESH = StateRef(-1, 0)
+"""The state of a client that has not taken part yet."""
+
+
+class ClientTask(NamedTuple):
+    """One client's work in a round."""
+
+    client: int
+    block: int | None
+    """The block to upload beside the shared one; None for methods that upload everything."""
+    state: StateRef = FRESH
+
+
+class RoundOrders(NamedTuple):
+    """What all tasks of a round share."""
+
+    round_index: int
+    lr: float
+    """eta of this round."""
+    data_phase: int = 0
+    """The phase of block-cyclic data; 0 without phases."""
+    edges: tuple[int, ...] | None = None
+    """The edges of the blocks; None: those of the config."""
+
+
+class HostLoad(NamedTuple):
+    """Memory that a host holds after a call."""
+
+    state_memory_bytes: int = 0
+    """Client states in host memory."""
+    device_memory_bytes: int | None = None
+    """Peak memory on the accelerator; None on a CPU."""
+
+
+class Outcome(NamedTuple):
+    """The result of a client task: an encoded upload and a new state, or an error."""
+
+    client: int
+    payload: np.ndarray | None
+    state: StateRef
+    seconds: float
+    loss: float
+    error: str | None = None
+    load: HostLoad = HostLoad()
+
+
+class Piece(NamedTuple):
+    """A run of test samples for one model to predict."""
+
+    model: int
+    start: int
+    stop: int
+
+
+class Score(NamedTuple):
+    """The evaluation of a piece."""
+
+    correct: int
+    loss: float
+    samples: int

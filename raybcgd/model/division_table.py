@@ -1,0 +1,80 @@
+"""Tables for `raybcgd blocks`: the blocks of a division, and the bytes that freezing saves."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from raybcgd.model.blocks import Block, BlockLayout
+from raybcgd.model.layers import frozen_parameters
+
+
+class Row(NamedTuple):
+    """One block of a division."""
+
+    block: str
+    layers: tuple[str, ...]
+    parameters: int
+    """Coordinates of the flat vector: trainable parameters and floating-point buffers."""
+    bytes: int
+    share: float
+    """Fraction of d."""
+    weights: int
+    """Entries of weight matrices and kernels, without biases and norm layers, as counted in the papers' tables."""
+
+
+@dataclass(frozen=True)
+class UploadSaving:
+    """Bytes saved by freezing (LoRA) and by blocks, per client and round."""
+
+    frozen: int
+    """Number of frozen parameters."""
+    upload_bytes: float
+    """Mean upload: the client's block and the shared block."""
+    whole_model_bytes: int
+    """Upload of all parameters, frozen or not."""
+
+    @property
+    def factor(self) -> float:
+        """Ratio of the whole model to the mean upload."""
+        return self.whole_model_bytes / self.upload_bytes
+
+
+def division_table(layout: BlockLayout, dtype: torch.dtype | str) -> list[Row]:
+    """Return one row per block; the shared block, if any, is last."""
+    return [
+        Row(
+            block=block.name,
+            layers=block.layers,
+            parameters=block.size,
+            bytes=block.size * _itemsize(dtype),
+            share=block.size / layout.size,
+            weights=_weights_in(layout, block),
+        )
+        for block in layout.all_blocks
+    ]
+
+
+def upload_saving(module: nn.Module, layout: BlockLayout, dtype: torch.dtype | str) -> UploadSaving:
+    """Return the saving when all blocks are assigned equally often."""
+    own = sum(block.size + layout.shared.size for block in layout.blocks) / len(layout.blocks)
+    frozen = frozen_parameters(module)
+    return UploadSaving(frozen, own * _itemsize(dtype), (layout.size + frozen) * _itemsize(dtype))
+
+
+def _itemsize(dtype: torch.dtype | str) -> int:
+    chosen: torch.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    return chosen.itemsize
+
+
+def _weights_in(layout: BlockLayout, block: Block) -> int:
+    total = start = 0
+    for layer in layout.order:
+        for entry in layer.entries:
+            stop = start + entry.size
+            if entry.trained and len(entry.shape) >= 2:
+                # An equal cut may contain only part of a tensor.
+                total += max(0, min(stop, block.stop) - max(start, block.start))
+            start = stop
+    return total

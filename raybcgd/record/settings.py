@@ -1,0 +1,40 @@
+"""`[checkpoint]` and `[metrics]`: what a run saves and exports."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from raybcgd.section import Section
+
+
+class CheckpointConfig(Section):
+    """`[checkpoint]`: when and where a run is saved."""
+
+    every: Annotated[int, Field(ge=0)] = 10
+    """Save every n rounds; 0 never saves."""
+    keep: Annotated[int, Field(ge=1)] = 2
+    """Number of checkpoints to keep."""
+    address: str | None = None
+    """A folder or an address such as s3://bucket/path that every node can reach. Default: the run folder."""
+
+    def due(self, round_index: int, rounds: int) -> bool:
+        """Return whether to save after a round."""
+        return self.every > 0 and ((round_index + 1) % self.every == 0 or round_index + 1 == rounds)
+
+
+class MetricsConfig(Section):
+    """`[metrics]`: what Prometheus sees of a run."""
+
+    enabled: bool = True
+    """Serve metrics."""
+    host: str = "127.0.0.1"
+    """The address to listen on; use 0.0.0.0 if Prometheus runs on another machine."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """0 picks a free port, which Prometheus finds through the discovery folder."""
+    discovery: str | None = None
+    """The folder in which Prometheus looks for runs. Default: raybcgd-discovery in the system's temporary folder, which
+    the shipped prometheus.yml reads."""
+    linger_seconds: Annotated[float, Field(ge=0)] = 15.0
+    """After the last round, wait up to this long for a Prometheus that has been scraping to read it."""
+    target: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Target accuracy. A comparison sets its own."""

@@ -1,0 +1,98 @@
+"""Client states in files: one immutable file per client and version.
+
+A state is named by its client and the round that it waits for. A new version never overwrites an old one, so a round
+that does not commit leaves nothing behind that anyone reads. The files survive hosts and nodes, and checkpoints refer
+to them.
+"""
+
+import json
+import zlib
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import fs
+from safetensors.numpy import save
+
+from raybcgd.errors import RunError
+from raybcgd.messages import StateRef
+from raybcgd.storage import open_address, write_file
+
+State = dict[str, np.ndarray]
+"""Named arrays: the algorithm's client state, and what a codec with error feedback keeps."""
+
+
+class StateFolder:
+    """State files under a folder of any file system that pyarrow knows."""
+
+    def __init__(self, address: str) -> None:
+        self._filesystem, self._root = open_address(address)
+        self.local = isinstance(self._filesystem, fs.LocalFileSystem)
+        self._made: set[str] = set()
+
+    def make(self) -> None:
+        """Make the folder, so that who does not see it knows that it is on another machine."""
+        self._filesystem.create_dir(self._root, recursive=True)
+
+    @property
+    def seen(self) -> bool:
+        """Whether this machine sees the folder; where every machine does, that need not be asked."""
+        return not self.local or self._filesystem.get_file_info(self._root).type == fs.FileType.Directory
+
+    def _path(self, client: int, version: int) -> str:
+        return f"{self._root}/{client % 1000:03d}/{client}-{version}.safetensors"
+
+    def write(self, client: int, version: int, state: State) -> StateRef:
+        """Write a version. Writing it again, with the same content, is harmless."""
+        data = save(state)
+        path = self._path(client, version)
+        folder = path.rpartition("/")[0]
+        if folder not in self._made:
+            self._filesystem.create_dir(folder, recursive=True)
+            self._made.add(folder)
+        write_file(self._filesystem, path, data)
+        return StateRef(version, zlib.crc32(data))
+
+    def read(self, client: int, ref: StateRef) -> State:
+        """Read a version back, memory-mapped where the file system can."""
+        path = self._path(client, ref.version)
+        try:
+            with self._filesystem.open_input_file(path) as file:
+                data = file.read_buffer()
+        except FileNotFoundError:
+            raise RunError(f"the state of client {client} after round {ref.version - 1} is missing at {path}") from None
+        if zlib.crc32(data) != ref.checksum:
+            raise RunError(f"the state of client {client} after round {ref.version - 1} is damaged at {path}")
+        return _arrays(data)
+
+    def keep_only(self, wanted: set[tuple[int, int]]) -> None:
+        """Delete every version but these: what rounds have left behind that will be done again."""
+        selector = fs.FileSelector(self._root, recursive=True, allow_not_found=True)
+        for entry in self._filesystem.get_file_info(selector):
+            if entry.type != fs.FileType.File:
+                continue
+            client, _, version = entry.base_name.removesuffix(".safetensors").rpartition("-")
+            if not (client.isdigit() and version.isdigit() and (int(client), int(version)) in wanted):
+                self._filesystem.delete_file(entry.path)
+
+    def remove(self, versions: Iterable[tuple[int, int]]) -> None:
+        """Delete versions that nothing refers to any more."""
+        for client, version in versions:
+            try:
+                self._filesystem.delete_file(self._path(client, version))
+            except FileNotFoundError:
+                continue
+
+
+def _arrays(data: pa.Buffer) -> State:
+    """The arrays of a safetensors file as views of its (mapped) bytes, which the library itself would copy."""
+    header_length = int.from_bytes(memoryview(data)[:8], "little")
+    header = json.loads(bytes(memoryview(data)[8 : 8 + header_length]))
+    types = {"F32": np.float32, "F64": np.float64}
+    start = 8 + header_length
+    arrays = {}
+    for name, entry in header.items():
+        low, high = entry["data_offsets"]
+        kind = np.dtype(types[entry["dtype"]])
+        arrays[name] = np.frombuffer(data, kind, (high - low) // kind.itemsize, start + low).reshape(entry["shape"])
+    return arrays

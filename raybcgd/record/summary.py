@@ -1,0 +1,107 @@
+"""What a run came to: the numbers of `summary.json` and of a comparison's table."""
+
+import hashlib
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from raybcgd.record.rounds import RoundRecord
+
+
+def accuracies(records: Iterable[RoundRecord]) -> list[float]:
+    """Return the accuracies of the evaluated rounds."""
+    return [record.quality.accuracy for record in records if record.quality.accuracy is not None]
+
+
+def last_tenth(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return mean and standard deviation over the last tenth of the evaluations, as the papers report accuracy."""
+    tail = values[-max(1, len(values) // 10) :]
+    return (float(np.mean(tail)), float(np.std(tail))) if tail else None
+
+
+def reaches(records: Iterable[RoundRecord], target: float) -> RoundRecord | None:
+    """Return the first round whose accuracy is at least `target`."""
+    return next((r for r in records if r.quality.accuracy is not None and r.quality.accuracy >= target), None)
+
+
+def summarise(records: Sequence[RoundRecord], models: Sequence[np.ndarray], seconds: float) -> dict[str, Any]:
+    """Return the summary of a run."""
+    values = accuracies(records)
+    tail = last_tenth(values)
+    losses = [record.quality.loss for record in records if record.quality.accuracy is not None]
+    simulated = [r.traffic.simulated_seconds for r in records if r.traffic.simulated_seconds is not None]
+    digest = hashlib.sha256()
+    for model in models:
+        digest.update(np.ascontiguousarray(model).data)
+    totals = ("upload_floats", "upload_bytes", "download_floats", "download_bytes")
+    return {
+        "rounds": len(records),
+        "final_accuracy": values[-1] if values else None,
+        "best_accuracy": max(values, default=None),
+        "last_tenth_accuracy": None if tail is None else tail[0],
+        "final_loss": losses[-1] if losses else None,
+        "upload_d": records[-1].traffic.upload_d_total if records else 0.0,
+        **{name: sum(getattr(record.traffic, name) for record in records) for name in totals},
+        "simulated_seconds": sum(simulated) if simulated else None,
+        "seconds": seconds,
+        "round_seconds_median": float(np.median([r.timing.seconds for r in records])) if records else None,
+        "sha256": digest.hexdigest(),
+    }
+
+
+class Standing(NamedTuple):
+    """A line of a comparison."""
+
+    label: str
+    algorithm: str
+    settings: str
+    """The hyper-parameters, as in `[algorithm]`."""
+    rounds: int
+    final_accuracy: float | None
+    best_accuracy: float | None
+    last_tenth_accuracy: float | None
+    """Mean over the last tenth of the evaluated rounds."""
+    upload_d_per_round: float
+    """Mean upload per participant and round, in units of d."""
+    upload_d: float
+    """The same, summed over all rounds."""
+    upload_d_to_target: float | None
+    """The same until the target accuracy is first reached; None if it never is."""
+    rounds_to_target: int | None
+    seconds: float
+
+
+def standing(
+    label: str, settings: str, records: Sequence[RoundRecord], summary: Mapping[str, Any], target: float
+) -> Standing:
+    """Return a run's line in a comparison."""
+    reached = reaches(records, target)
+    copied = ("algorithm", "rounds", "final_accuracy", "best_accuracy", "last_tenth_accuracy", "upload_d", "seconds")
+    return Standing(
+        label=label,
+        settings=settings,
+        upload_d_per_round=summary["upload_d"] / max(1, summary["rounds"]),
+        upload_d_to_target=None if reached is None else reached.traffic.upload_d_total,
+        rounds_to_target=None if reached is None else reached.round + 1,
+        **{name: summary[name] for name in copied},
+    )
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result depends on."""
+    return {
+        "raybcgd": own_version(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("torch", "numpy", "ray")},
+    }
+
+
+def own_version() -> str:
+    """Return the installed version. A working directory sent to a cluster has none."""
+    try:
+        return version("raybcgd")
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,121 @@
+"""Extension points: a setting that takes a built-in name, "package.module:Name", or a Python object.
+
+Built-in names are abbreviations of such references and are imported when they are used, so reading a config imports
+neither torch nor any method, model or codec that the config does not name.
+"""
+
+import difflib
+import importlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from raybcgd.errors import ConfigError, first_line
+from raybcgd.section import Section
+
+
+class Registry:
+    """The choices for one setting."""
+
+    def __init__(self, setting: str, builtin: Mapping[str, str], base: str | None = None) -> None:
+        self.setting = setting
+        self._builtin = dict(builtin)
+        self._base = base
+        """A reference to the class that every choice must inherit from; None: any callable."""
+
+    def __contains__(self, choice: object) -> bool:
+        return choice in self._builtin
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._builtin)
+
+    def homes(self) -> dict[str, list[str]]:
+        """Return the names that each module of the built-in choices defines, for `lazy`."""
+        pairs = (target.split(":") for target in self._builtin.values())
+        return {module: [name] for module, name in pairs}
+
+    def resolve(self, choice: Any) -> Any:
+        """Return the object that a config names. An object stands for itself."""
+        if not isinstance(choice, str):
+            return self._checked(choice, repr(choice))
+        if choice in self._builtin:
+            return _imported(self._builtin[choice])
+        module, colon, name = choice.partition(":")
+        if not (module and colon and name):
+            known = f'use one of {", ".join(self)}, or "package.module:Name"'
+            raise ConfigError(f'{self.setting} = "{choice}" is unknown; {did_you_mean(choice, self) or known}')
+        try:
+            found = _imported(choice)
+        # A user's module may raise anything while it is imported.
+        except Exception as error:
+            raise ConfigError(
+                f'{self.setting} = "{choice}": importing it failed ({type(error).__name__}: {first_line(error)}); '
+                "fix it, install it, or add its folder to PYTHONPATH"
+            ) from error
+        return self._checked(found, f'"{choice}"')
+
+    def _checked(self, found: Any, choice: str) -> Any:
+        if self._base is None:
+            if not callable(found):
+                raise ConfigError(f"{self.setting} = {choice} is not callable; name a function or a class")
+            return found
+        base = _imported(self._base)
+        if not (isinstance(found, type) and issubclass(found, base)):
+            raise ConfigError(f"{self.setting} = {choice} is not a subclass of {base.__name__}; name one that is")
+        return found
+
+    def name_of(self, found: Any) -> str:
+        """Return the name that `resolve` finds this object by."""
+        if isinstance(found, str):
+            return found
+        reference = f"{found.__module__}:{found.__qualname__}"
+        return next((name for name, target in self._builtin.items() if target == reference), reference)
+
+    def section(self, table: Any, key: str, default: str) -> Any:
+        """Validate a table with the class that its `key` names; an object of such a class stands for itself."""
+        if not isinstance(table, Mapping):
+            base = _imported(self._base or "")
+            if not isinstance(table, base):
+                raise ConfigError(
+                    f"{self.setting.rpartition('.')[0]} = {table!r} is not a table or an instance of {base.__name__}"
+                )
+            return table
+        settings = dict(table)
+        name = settings.pop(key, default)
+        kind = self.resolve(name)
+        try:
+            return kind.model_validate(settings)
+        except ValidationError as error:
+            raise InvalidSection(kind, str(name), error) from None
+
+    def dump(self, section: Section, key: str) -> dict[str, Any]:
+        """Return a table that `section` reads back to the same object."""
+        return {key: self.name_of(type(section)), **section.model_dump(exclude_none=True)}
+
+    def keep_valid(self, table: Mapping[str, Any], choice: Any) -> dict[str, Any]:
+        """Return the settings of a table that another choice has too."""
+        known = self.resolve(choice).model_fields
+        return {name: value for name, value in table.items() if name in known}
+
+
+class InvalidSection(ValueError):
+    """A table that its class refuses."""
+
+    def __init__(self, section: type[Section], name: str, error: ValidationError) -> None:
+        super().__init__(str(error))
+        self.section, self.name, self.error = section, name, error
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a suggestion for a misspelled name, or nothing."""
+    close = difflib.get_close_matches(str(name).lower(), list(known), n=1)
+    return f"did you mean {close[0]}?" if close else ""
+
+
+def _imported(reference: str) -> Any:
+    module, _, name = reference.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found

@@ -1,0 +1,227 @@
+"""Adding up uploads: in client order whatever the order of arrival, each coordinate over the clients that sent it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raybcgd.algorithms.api import Algorithm, Task
+from raybcgd.algorithms.contract import Kind, declared, displacement
+from raybcgd.errors import RunError
+from raybcgd.plan.cohort import Member
+from raybcgd.problem import Problem
+from raybcgd.wire.upload import Slices, Wire, take
+
+
+class Expected(NamedTuple):
+    """What the server knows of a member's work before its upload arrives."""
+
+    member: Member
+    steps: int
+    weight: float
+
+
+class Aggregate(NamedTuple):
+    """The sums and means of a round."""
+
+    total: Any
+    """The algorithm's terms: a mean, or a sum where declared so, over the clients that sent a coordinate."""
+    uncovered: Slices
+    """Coordinates that nobody sent."""
+    drift_diversity: tuple[float | None, ...]
+    """Sum of |m_i|^2 over |sum of m_i|^2 for every block, the shared one last; None where nothing moved."""
+    drift: Tensor | None
+    """Mean of m_i^2 over the clients that sent a coordinate, not a number where nobody did; None unless asked for."""
+
+
+class _Group(NamedTuple):
+    """What the server knows of every upload of a group."""
+
+    down: Any
+    """The broadcast, on the coordinates of the upload."""
+    trained: Tensor | None
+    """1 where these are parameters, 0 where they are buffers."""
+    spans: Mapping[str, tuple[tuple[slice, slice], ...]]
+    """For every field, where in the flat vector its values go, and where in the field they are."""
+    measured: tuple[tuple[int, slice, slice], ...]
+    """The blocks in the first field: number, place in the flat vector, place in the field."""
+    parts: tuple[int, ...]
+    """The numbers of the blocks that the group uploads, the shared one last."""
+
+
+class Aggregator:
+    """Collects the uploads of one round."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        wire: Wire,
+        down: Any,
+        lr: float,
+        expected: Sequence[Expected],
+        measure_drift: bool = False,
+    ) -> None:
+        algorithm = problem.algorithm
+        self._algorithm, self._wire, self._down, self._lr, self._trained = algorithm, wire, down, lr, problem.trained
+        self._expected = list(expected)
+        self._next = 0
+        self._waiting: dict[int, np.ndarray | None] = {}
+        self._fields = declared(algorithm.terms_type)
+        self._sums = {
+            field.name: torch.zeros(1 if field.kind is Kind.SCALAR else wire.layout.size, dtype=wire.dtype)
+            for field in self._fields
+        }
+        self._places = [part.slice for part in (*wire.layout.blocks, wire.layout.shared)]
+        self._weight = 0.0
+        self._weights = [0.0] * len(self._places)
+        self._counts = [0] * len(self._places)
+        self._squares = [0.0] * len(self._places)
+        even = all(item.weight == 1.0 for item in expected) or self._fields[0].summed
+        # The displacements' plain sum, for their diversity: where all weights are 1 it is among the sums anyway.
+        self._moved = None if even else torch.zeros(wire.layout.size, dtype=wire.dtype)
+        self._drift = torch.zeros(wire.layout.size, dtype=wire.dtype) if measure_drift else None
+        self._derives = type(algorithm).terms is not Algorithm.terms
+        self._groups: dict[int | None, _Group] = {}
+
+    def add(self, client: int, payload: np.ndarray | None) -> None:
+        """Take an upload (None for a client that was dropped) and add up whatever is now next in order."""
+        self._waiting[client] = payload
+        while self._next < len(self._expected):
+            expected = self._expected[self._next]
+            if expected.member.client not in self._waiting:
+                return
+            ready = self._waiting.pop(expected.member.client)
+            if ready is not None:
+                self._fold(expected, ready)
+            self._next += 1
+
+    def _fold(self, expected: Expected, payload: np.ndarray) -> None:
+        (client, block), wire = expected.member, self._wire
+        group = self._group(block)
+        terms = wire.decode(payload, block)
+        if self._derives:
+            task = Task(expected.steps, self._lr, group.trained, wire.shared_span(block))
+            terms = self._algorithm.terms(terms, group.down, task)
+        for number in group.parts:
+            self._weights[number] += expected.weight
+            self._counts[number] += 1
+        squares = self._measure(terms[0], group)
+        for field, values in zip(self._fields, terms, strict=True):
+            # Whatever is not finite shows in the sum; a sum that is too large gets a second look.
+            total = squares if values is terms[0] and group.measured else float(values.sum())
+            if not math.isfinite(total) and not bool(torch.isfinite(values).all()):
+                where = "" if block is None else f" for block {block}"
+                raise RunError(
+                    f"client {client} uploaded values{where} that are not finite; lower algorithm.lr "
+                    "(the last good checkpoint is kept)"
+                )
+            weight = 1.0 if field.summed else expected.weight
+            accumulator = self._sums[field.name]
+            for place, span in group.spans[field.name]:
+                accumulator[place].add_(values[span], alpha=weight)
+        self._weight += expected.weight
+
+    def _group(self, block: int | None) -> "_Group":
+        """What is the same for all clients of a group."""
+        if block not in self._groups:
+            wire, slices = self._wire, self._wire.coordinates(block)
+            layout = wire.layout
+            scalar = (slice(0, 1),)
+            spans = {
+                field.name: _side_by_side(scalar if field.kind is Kind.SCALAR else wire.slices(field.kind, block))
+                for field in self._fields
+            }
+            first = () if self._fields[0].kind is Kind.SCALAR else spans[self._fields[0].name]
+            self._groups[block] = _Group(
+                down=type(self._down)(*(take(vector, slices) for vector in self._down)),
+                trained=None if self._trained is None else take(self._trained, slices),
+                spans=spans,
+                measured=tuple(
+                    (
+                        number,
+                        part.slice,
+                        slice(span.start + part.start - place.start, span.start + part.stop - place.start),
+                    )
+                    for place, span in first
+                    for number, part in enumerate((*layout.blocks, layout.shared))
+                    if part.size and place.start <= part.start and part.stop <= place.stop
+                ),
+                parts=tuple(
+                    number
+                    for number, part in enumerate((*layout.blocks, layout.shared))
+                    if part.size and (block is None or number in (block, len(layout.blocks)))
+                ),
+            )
+        return self._groups[block]
+
+    def _measure(self, values: Tensor, group: "_Group") -> float:
+        """Take a displacement into account in every block that it is of; the square of its norm."""
+        total = 0.0
+        for number, place, span in group.measured:
+            piece = values[span]
+            square = float(torch.dot(piece, piece))
+            total += square
+            self._squares[number] += square
+            if self._moved is not None:
+                self._moved[place].add_(piece)
+            if self._drift is not None:
+                self._drift[place].addcmul_(piece, piece)
+        return total
+
+    def result(self) -> Aggregate:
+        """The round's sums and means, once every expected client has been added or dropped."""
+        if self._next != len(self._expected):
+            raise AssertionError(f"{len(self._expected) - self._next} uploads are still missing")
+        layout = self._wire.layout
+        parts = [(number, part) for number, part in enumerate((*layout.blocks, layout.shared)) if part.size]
+        diversity: list[float | None] = [None] * (len(layout.blocks) + 1)
+        sums = self._sums[self._fields[0].name] if self._moved is None else self._moved
+        for number, part in parts:
+            moved = sums[part.slice]
+            square = float(torch.dot(moved, moved))
+            if self._drift is not None:
+                self._drift[part.slice] /= float(self._counts[number]) or float("nan")
+            diversity[number] = float(self._squares[number]) / square if square > 0 else None
+        for field in self._fields:
+            if field.summed:
+                continue
+            if field.kind in (Kind.WHOLE, Kind.SCALAR):
+                self._sums[field.name] /= self._weight or 1.0
+            else:
+                for number, part in parts:
+                    self._sums[field.name][part.slice] /= self._weights[number] or 1.0
+        uncovered = tuple(part.slice for number, part in parts if self._weights[number] == 0)
+        return Aggregate(self._algorithm.terms_type(**self._sums), uncovered, tuple(diversity), self._drift)
+
+
+def _side_by_side(slices: Slices) -> tuple[tuple[slice, slice], ...]:
+    """Slices of a vector, each with where it lies once they are put side by side."""
+    pairs, start = [], 0
+    for s in slices:
+        pairs.append((s, slice(start, start + s.stop - s.start)))
+        start += s.stop - s.start
+    return tuple(pairs)
+
+
+def average_buffers(algorithm: Algorithm, before: Any, after: Any, total: Any, trained: Tensor | None) -> Any:
+    """The server's new state, with buffers averaged and no more: momentum could make a variance negative."""
+    if trained is None:
+        return after
+    moved = getattr(total, displacement(algorithm.terms_type))
+    return after._replace(x=torch.where(trained > 0, after.x, before.x + moved))
+
+
+def keep_uncovered(algorithm: Algorithm, before: Any, after: Any, uncovered: Slices) -> Any:
+    """The server's new state, with every coordinate that nobody uploaded as it was."""
+    if not uncovered:
+        return after
+    kept = {}
+    for field in declared(algorithm.Server):
+        if field.per_coordinate:
+            kept[field.name] = getattr(after, field.name).clone()
+            for s in uncovered:
+                kept[field.name][..., s] = getattr(before, field.name)[..., s]
+    return after._replace(**kept)

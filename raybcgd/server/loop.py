@@ -1,0 +1,213 @@
+"""The loop over rounds: server state, log, checkpoints and metrics. The same for every engine."""
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from raybcgd.errors import ConfigError, RunError
+from raybcgd.messages import Score
+from raybcgd.model.flat import FlatModel
+from raybcgd.plan.history import History
+from raybcgd.problem import Data, Problem
+from raybcgd.record.checkpoint import Checkpoints, Position
+from raybcgd.record.ledger import Ledger
+from raybcgd.record.metrics import RunInfo, exporting
+from raybcgd.record.rounds import Hosts, Quality, RoundLog, RoundRecord, Timing
+from raybcgd.server.evaluation import combine, pieces
+from raybcgd.server.hosts import Pool
+from raybcgd.server.round import RoundResult, RunState, run_round
+from raybcgd.storage import RunFolder
+
+log = logging.getLogger(__name__)
+
+FREE = ("version", "rounds", "engine", "hosts", "checkpoint", "evaluation", "analysis", "metrics", "compare")
+"""Settings that may change on resume, because the weights do not depend on them."""
+
+
+def identity(problem: Problem, data: Data) -> dict[str, Any]:
+    """Return what must be equal for a run to resume with the same bits: settings, and hashes of the data."""
+    settings = problem.config.model_dump(mode="json", exclude_none=True, exclude=set(FREE))
+    digest = hashlib.sha256()
+    for array in (data.dataset.train.targets, *(p.indices for p in data.partitions), data.dataset.train.inputs[:100]):
+        digest.update(np.ascontiguousarray(array).data)
+    return {**settings, "stack": problem.stack, "data_sha256": digest.hexdigest()}
+
+
+def initial_state(problem: Problem, data: Data) -> RunState:
+    """Return the state before round 0."""
+    config = problem.config
+    flat = FlatModel(problem.module(), problem.layout, problem.dtype, torch.device("cpu"))
+    return RunState(
+        rounds=0,
+        server=problem.algorithm.server_init(flat.vector.clone(), len(data.partitions)),
+        ledger=Ledger.fresh(problem.clients),
+        history=History.fresh(problem.layout, config.blocks, config.cohort.assignment == "need"),
+    )
+
+
+def restored_state(fresh: RunState, position: Position) -> RunState:
+    """Return the state that a checkpoint holds."""
+    return RunState(
+        rounds=position.rounds,
+        server=type(fresh.server)(**{name: torch.from_numpy(a.copy()) for name, a in position.server.items()}),
+        ledger=position.ledger.snapshot(),
+        history=History.from_arrays(position.history) if position.history else fresh.history,
+        upload_d_total=position.upload_d_total,
+    )
+
+
+class TrainingLoop:
+    """A run in progress."""
+
+    def __init__(self, problem: Problem, data: Data, folder: RunFolder, resume: bool) -> None:
+        self._problem, self._data, self._folder = problem, data, folder
+        config = problem.config
+        address = config.checkpoint.address or str(folder.path)
+        self.state_address = f"{address}/states"
+        self._checkpoints = Checkpoints(address, config.checkpoint.keep, identity(problem, data))
+        self._log = RoundLog(folder.rounds)
+        self._pieces = pieces([len(rows) for rows in data.test_rows], config.evaluation.batch_size)
+        self._saving_seconds = 0.0
+        self._saved_at: float | None = None
+        self._state = initial_state(problem, data)
+        position = self._position(resume)
+        self._log.restore(b"" if position is None else position.log)
+        if position is not None:
+            self._state = restored_state(self._state, position)
+
+    def _position(self, resume: bool) -> Position | None:
+        """Return the checkpoint to continue from; None to start with round 0."""
+        if not resume:
+            self._checkpoints.refuse_others()
+            return None
+        position = self._checkpoints.latest()
+        if position is None and self._folder.summary.exists():
+            raise ConfigError(
+                f"{self._folder.path} has no usable checkpoint, so its finished run cannot continue; start again with "
+                "another --out, and checkpoint.every above 0"
+            )
+        if position is None and self._log.content():
+            log.warning("no usable checkpoint yet: the run starts again with round 0")
+        if position is not None and position.rounds > self._problem.config.rounds:
+            raise ConfigError(
+                f"rounds = {self._problem.config.rounds}, but {position.rounds} rounds are done; raise it to continue"
+            )
+        return position
+
+    def models(self) -> list[np.ndarray]:
+        """Return the current models: one, or one per data phase."""
+        return [model.numpy() for model in self._problem.algorithm.models(self._state.server)]
+
+    def run(self, pool: Pool) -> Iterator[RoundRecord]:
+        """Run the remaining rounds, export their metrics, and yield their records."""
+        config = self._problem.config
+        info = RunInfo(
+            run=self._folder.run_name,
+            algorithm=self._problem.algorithm.name,
+            dataset=self._data.dataset.name,
+            rounds=config.rounds,
+            parameters=self._problem.layout.size,
+            saves=config.checkpoint.every > 0,
+        )
+        with exporting(config.metrics, info) as exporter:
+            if self._state.rounds:
+                exporter.take_up(self._log)
+            for record in self._rounds(pool):
+                exporter.observe(record, self._saved_at)
+                yield record
+
+    def _rounds(self, pool: Pool) -> Iterator[RoundRecord]:
+        """Run the remaining rounds. The evaluation and checkpoint of a round finish while the next round trains."""
+        pending: _Pending | None = None
+        for _ in range(self._state.rounds, self._problem.config.rounds):
+            try:
+                result = run_round(self._problem, self._data, pool, self._state)
+            except RunError:
+                if pending is not None:  # the previous round did commit
+                    yield self._finish(pending)
+                raise
+            if pending is not None:
+                yield self._finish(pending)
+            self._state = result.state
+            pending = self._pending(result, pool)
+        if pending is not None:
+            yield self._finish(pending)
+
+    def _pending(self, result: RoundResult, pool: Pool) -> "_Pending":
+        config, index = self._problem.config, result.orders.round_index
+        report = pool.report()  # now, so that events of the hosts belong to the round in which they happened
+        scores = None
+        if config.evaluation.due(index, config.rounds):
+            models = self.models()
+            if len(models) == 1:  # a single model is evaluated on every data phase
+                models *= len(self._data.test_rows)
+            scores = pool.evaluate(models, self._pieces)
+        position = None
+        if config.checkpoint.due(index, config.rounds):
+            state = result.state
+            position = Position(
+                rounds=state.rounds,
+                server={name: vector.numpy() for name, vector in state.server._asdict().items()},
+                ledger=state.ledger.snapshot(),
+                upload_d_total=state.upload_d_total,
+                history=state.history.arrays(),
+            )
+        on_disk = result.state.ledger.files * self._problem.state_bytes
+        hosts = report.hosts.model_copy(update={"state_disk_bytes": on_disk})
+        return _Pending(result, scores, position, hosts, report.broadcast_seconds)
+
+    def _finish(self, pending: "_Pending") -> RoundRecord:
+        result = pending.result
+        started = time.perf_counter()
+        quality = Quality()
+        if pending.scores is not None:
+            quality = combine(self._pieces, pending.scores(), len(self._data.test_rows))
+        waited = time.perf_counter() - started
+        saving, self._saving_seconds = self._saving_seconds, 0.0
+        losses = [np.inf if participant.loss is None else participant.loss for participant in result.participants]
+        record = RoundRecord(
+            round=result.orders.round_index,
+            lr=result.orders.lr,
+            data_phase=result.orders.data_phase,
+            participants=result.participants,
+            dropped=result.dropped,
+            quality=quality.model_copy(update={"train_loss": float(np.mean(losses)) if losses else None}),
+            traffic=result.traffic,
+            blocks=result.blocks,
+            timing=Timing(
+                seconds=result.seconds + waited + saving,
+                stage_seconds=_stages(result.stage_seconds, pending.broadcast_seconds, waited, saving),
+                finished_at=time.time(),
+            ),
+            hosts=pending.hosts,
+        )
+        self._log.append(record)
+        if pending.position is not None:
+            started = time.perf_counter()
+            position = replace(pending.position, log=self._log.content())
+            self._checkpoints.save(position, self._state.ledger.superseded)
+            self._saving_seconds, self._saved_at = time.perf_counter() - started, time.time()
+        return record
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A committed round that waits for its evaluation and its checkpoint."""
+
+    result: RoundResult
+    scores: Callable[[], list[Score]] | None
+    position: Position | None
+    hosts: Hosts
+    broadcast_seconds: float
+
+
+def _stages(done: Mapping[str, float], broadcast: float, evaluate: float, checkpoint: float) -> dict[str, float]:
+    """Return the seconds per stage. The pool's part of the broadcast was counted as training."""
+    moved = {"broadcast": done["broadcast"] + broadcast, "train": max(0.0, done["train"] - broadcast)}
+    return {**done, **moved, "evaluate": evaluate, "checkpoint": checkpoint}

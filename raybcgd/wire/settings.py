@@ -1,0 +1,20 @@
+"""`[wire]`: the built-in upload codecs."""
+
+from raybcgd.registry import Registry
+from raybcgd.section import Section
+
+CODECS = Registry(
+    "wire.codec",
+    {
+        "raw": "raybcgd.wire.codecs:Raw",
+        "bf16": "raybcgd.wire.codecs:BFloat16",
+        "qsgd": "raybcgd.wire.qsgd:QSGD",
+        "topk": "raybcgd.wire.topk:TopK",
+    },
+    base="raybcgd.wire.codecs:Codec",
+)
+DEFAULT_CODEC = "raw"
+
+
+class CodecConfig(Section):
+    """The settings of a codec; `codec` names its class."""

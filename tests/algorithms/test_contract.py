@@ -1,0 +1,298 @@
+"""The declarations of a method: what is refused when its class is created, and what follows from them."""
+
+import textwrap
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from raybcgd.algorithms import ALGORITHMS, FedAvg, FedDC, api
+from raybcgd.algorithms.api import (
+    Algorithm,
+    ControlVariate,
+    Count,
+    Displacement,
+    Momentum,
+    Nothing,
+    OwnBlock,
+    PerPhase,
+    PhaseCounts,
+    Round,
+    Scalar,
+    SharedBlock,
+    Summed,
+    Task,
+    Whole,
+)
+from raybcgd.algorithms.contract import Kind, declared, displacement, marked, size_in_d, summary, title
+from raybcgd.errors import ConfigError
+
+DELTA = Annotated[Whole, Displacement]
+ROUND = Round(index=0, clients=10, lr=0.1, steps=5.0, phase=1)
+
+
+def rule(*_: Any) -> None:
+    """Stand in for any rule."""
+
+
+def mine(leave_out: str = "", **changes: Any) -> type[Algorithm]:
+    """Create a minimal method with some attributes replaced; a dictionary becomes a NamedTuple of its annotations."""
+    attributes: dict[str, Any] = {
+        "name": "mine",
+        "Server": {"x": Whole},
+        "Down": {"x": Whole},
+        "Upload": {"delta": DELTA},
+        "client_rule": rule,
+        "server_rule": rule,
+        **changes,
+    }
+    attributes.pop(leave_out, None)
+    for key, value in attributes.items():
+        if isinstance(value, dict):
+            attributes[key] = NamedTuple(key, list(value.items()))  # type: ignore[misc]
+    annotations = {key: ClassVar[Any] for key in attributes if key != "client_rule"}
+    return type("Mine", (Algorithm,), {**attributes, "__annotations__": annotations, "__module__": __name__})
+
+
+KEPT = "Whole, Scalar, PerPhase, PhaseCounts or Count"
+SENT = "Whole, OwnBlock, SharedBlock or Scalar"
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"leave_out": "name"}, 'Mine has no name; write name: ClassVar[str] = "mine"'),
+    ({"leave_out": "Server"}, "Mine has no Server; write class Server(NamedTuple): x: Whole"),
+    ({"leave_out": "Down"}, "Mine has no Down; write class Down(NamedTuple): x: Whole"),
+    (
+        {"leave_out": "Upload"},
+        "Mine has no Upload; write class Upload(NamedTuple): delta: Annotated[Whole, Displacement]",
+    ),
+    ({"leave_out": "client_rule"}, "Mine has no client_rule; write def client_rule(self, work, down, mine)"),
+    ({"leave_out": "server_rule"}, "Mine has no server_rule; write def server_rule(self, server, total, rnd)"),
+    ({"Terms": {"delta": DELTA}}, "Mine has no terms; write def terms(self, sent, down, task)"),
+    ({"Upload": Tensor}, "Mine.Upload is not a NamedTuple; write class Upload(NamedTuple)"),
+    ({"Client": None}, "Mine.Client is not a NamedTuple; write class Client(NamedTuple)"),
+    ({"Sent": {"delta": DELTA}}, "Mine.Sent has no role; end its name in Upload or Terms, or define it outside Mine"),
+    ({"Upload": {"delta": Tensor}}, f"Mine.Upload.delta must be declared {SENT}"),
+    ({"SentUpload": {"delta": DELTA, "dc": float}}, f"Mine.SentUpload.dc must be declared {SENT}"),
+    ({"Client": {"c": Tensor | None}}, f"Mine.Client.c must be declared {KEPT}"),
+    ({"Down": {"x": Tensor}}, "Mine.Down.x must be declared Whole, SharedBlock or Scalar"),
+    (
+        {"Upload": {"delta": "Missing"}},
+        "Mine.Upload has an unknown annotation: name 'Missing' is not defined; import that name at module level",
+    ),
+    ({"Client": {"c": OwnBlock}}, f"Mine.Client.c is OwnBlock; a client state keeps {KEPT}"),
+    ({"Server": {"x": Whole, "c": SharedBlock}}, f"Mine.Server.c is SharedBlock; a server state keeps {KEPT}"),
+    ({"Upload": {"delta": DELTA, "n": Count}}, f"Mine.Upload.n is Count; an upload carries {SENT}"),
+    ({"Terms": {"delta": DELTA, "n": PerPhase}, "terms": rule}, f"Mine.Terms.n is PerPhase; terms carry {SENT}"),
+    ({"Down": {"x": OwnBlock}}, "Mine.Down.x is OwnBlock; a broadcast carries Whole, SharedBlock or Scalar"),
+    ({"Server": {"v": Whole}}, "Mine.Server has no x; it is the global model, write x: Whole"),
+    ({"Server": {"x": PerPhase}}, "Mine.Server.x is PerPhase; it is the global model, write x: Whole"),
+    ({"Down": {"z": Whole}}, "Mine.Down has no x; it is where local training starts, write x: Whole"),
+    ({"Down": {"x": SharedBlock}}, "Mine.Down.x is SharedBlock; it is where local training starts, write x: Whole"),
+    (
+        {"Client": {"c": Annotated[Whole, ControlVariate]}},
+        "Mine.Client.c is Whole and marked ControlVariate; only a Whole field of Server has that mark",
+    ),
+    (
+        {"Server": {"x": Whole, "v": Annotated[PerPhase, Momentum]}},
+        "Mine.Server.v is PerPhase and marked Momentum; only a Whole field of Server has that mark",
+    ),
+    (
+        {"Upload": {"loss": Annotated[Scalar, Displacement]}},
+        "Mine.Upload.loss is Scalar and marked Displacement; only a Whole or OwnBlock field of Upload or Terms has "
+        "that mark",
+    ),
+    (
+        {"Down": {"x": Annotated[Whole, Summed]}},
+        f"Mine.Down.x is Whole and marked Summed; only a {SENT} field of Upload or Terms has that mark",
+    ),
+    (
+        {"Upload": {"delta": Annotated[Whole, Displacement, Summed]}},
+        "Mine.Upload.delta is the Displacement, which is averaged; declare its sum as a second field",
+    ),
+    ({"Upload": {"y": OwnBlock}}, "Mine.Upload marks no Displacement; write y: Annotated[OwnBlock, Displacement]"),
+    (
+        {"Upload": {"loss": Scalar}},
+        "Mine.Upload marks no Displacement; write delta: Annotated[Whole, Displacement]",
+    ),
+    (
+        {"DerivedTerms": {"delta": Whole}, "terms": rule},
+        "Mine.DerivedTerms marks no Displacement; write delta: Annotated[Whole, Displacement]",
+    ),
+    ({"Upload": {"a": DELTA, "b": DELTA}}, "Mine.Upload marks a and b as Displacement; mark one field"),
+    (
+        {"Upload": {"delta": Annotated[OwnBlock, Displacement]}, "Terms": {"delta": DELTA}, "terms": rule},
+        "Mine.Terms.delta is Whole, but no field of Mine.Upload is; declare it OwnBlock",
+    ),
+    (
+        {"Down": {"x": Whole, "z": Whole}},
+        "Mine.Down.z is not a field of Mine.Server; add it there, or override broadcast",
+    ),
+    (
+        {"Server": {"x": Whole, "s": Count}, "Down": {"x": Whole, "s": Scalar}},
+        "Mine.Down.s is Scalar but Mine.Server.s is Count; declare both the same, or override broadcast",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "line"), REFUSED, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_wrong_class_is_refused_with_one_line(changes: dict[str, Any], line: str) -> None:
+    with pytest.raises(TypeError) as error:
+        mine(**changes)
+    assert str(error.value) == line
+
+
+def test_a_config_that_names_a_wrong_class_is_refused_with_one_line(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wrong_method.py").write_text(
+        "from raybcgd.algorithms import Algorithm\nclass Mine(Algorithm):\n    name = 'mine'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError) as error:
+        ALGORITHMS.resolve("wrong_method:Mine")
+    assert "Mine has no Server; write class Server(NamedTuple): x: Whole" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_right_classes_are_accepted() -> None:
+    mine()
+    mine(Upload={"y": Whole}, Terms={"delta": DELTA}, terms=rule)
+    mine(Down={"x": Whole, "z": Whole}, broadcast=rule)
+    mine(Server={"x": Whole, "c": Whole}, Down={"x": Whole, "c": SharedBlock})
+
+    class Child(FedAvg):
+        """A subclass inherits every declaration."""
+
+    assert Child.name == "fedavg"
+
+
+def test_the_example_in_the_documentation_is_a_method() -> None:
+    _, example = (api.__doc__ or "").split("on block uploads:\n\n")
+    text = example.split("\n\nA round")[0]
+    space = {**vars(api), "Annotated": Annotated}
+    exec(textwrap.dedent(text), space)
+    method = space["Mine"]
+    assert method().blockwise
+    assert title(method) == "Mine"
+    assert marked(method.Server, Momentum) == ("v",)
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_built_in_methods_are_described_by_their_declarations(name: str) -> None:
+    kind = ALGORITHMS.resolve(name)
+    assert kind.name == name
+    assert displacement(kind().terms_type) == "delta"
+    words = summary(kind)
+    assert words.idea.endswith(".")
+    assert words.paper or name == "sgd"
+    assert words.title not in ("", kind.name)
+
+
+def test_a_docstring_of_another_form_is_all_idea() -> None:
+    class Plain(FedAvg):
+        """FedAvg again."""
+
+        name: ClassVar[str] = "plain"
+
+    assert summary(Plain) == ("plain", "", "FedAvg again.")
+
+
+SERVERS = {
+    "fedavgm": {"v": 0.0},
+    "fedadam": {"m": 0.0, "u": 0.0},
+    "scaffold": {"c": 0.0},
+    "feddc": {"a": 0.0, "h": 0.0},
+    "fedpvr": {"c": 0.0},
+    "fedbcgd": {"v": 0.0},
+    "fedbcgd+": {"v": 0.0, "c": 0.0},
+    "mm_psgd": {"predictors": 1.0, "seen": 0},
+    "mc_psgd": {"chains": 1.0, "predictors": 1.0, "seen": 0},
+}
+"""The fields that a server keeps beside x: at first zero (0.0), x in every phase (1.0), or integers."""
+CLIENTS = {"scaffold": ("c",), "fedpvr": ("c",), "feddc": ("h", "a"), "fedbcgd+": ("c",)}
+DOWN = {"scaffold": ("x", "c"), "fedpvr": ("x", "c"), "feddc": ("x", "a"), "fedbcgd+": ("x", "c")}
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_first_states_and_broadcasts_follow_from_the_declarations(name: str) -> None:
+    algorithm, x = ALGORITHMS.resolve(name)(), torch.arange(4, dtype=torch.float64)
+    server = algorithm.server_init(x, 3)
+    assert server.x is x
+    assert list(server._fields) == ["x", *SERVERS.get(name, {})]
+    for field, value in SERVERS.get(name, {}).items():
+        found = getattr(server, field)
+        if field == "seen":
+            assert found.dtype is torch.int64
+            assert found.tolist() == [0, 0, 0]
+        else:
+            assert torch.equal(found, x.repeat(3, 1) if value else torch.zeros_like(x))
+    client = algorithm.client_init(x)
+    assert client._fields == CLIENTS.get(name, ())
+    assert all(torch.equal(vector, torch.zeros_like(x)) for vector in client)
+    down = algorithm.broadcast(server, ROUND)
+    assert down._fields == (("x", "z") if name == "mc_psgd" else DOWN.get(name, ("x",)))
+    assert all(value is getattr(server, field) for field, value in down._asdict().items() if field != "z")
+
+
+class Rich(FedAvg):
+    """Rich (nobody, 2026): keeps a field of every kind."""
+
+    name: ClassVar[str] = "rich"
+
+    class Client(NamedTuple):
+        c: Whole
+        best: Scalar
+        rounds: Count
+        past: PerPhase
+        seen: PhaseCounts
+
+
+def test_a_state_of_every_kind_starts_at_zero() -> None:
+    state = Rich().client_init(torch.ones(4), 3)
+    assert {name: (tuple(v.shape), v.dtype) for name, v in state._asdict().items()} == {
+        "c": ((4,), torch.float32),
+        "best": ((1,), torch.float32),
+        "rounds": ((1,), torch.int64),
+        "past": ((3, 4), torch.float32),
+        "seen": ((3,), torch.int64),
+    }
+    assert not any(bool(value.any()) for value in state)
+    assert [field.name for field in declared(Rich.Client) if field.per_coordinate] == ["c", "past"]
+    assert size_in_d(Rich.Client, phases=3) == 4
+
+
+def test_sizes_follow_from_the_declarations() -> None:
+    def upload(name: str, **settings: Any) -> float:
+        return size_in_d(ALGORITHMS.resolve(name)(**settings).upload_type, own=0.22, shared=0.02)
+
+    assert upload("fedavg") == 1
+    assert upload("mc_psgd") == 2
+    assert upload("fedbcgd+") == 0.22
+    assert upload("fedbcgd+", control_upload="sent") == 0.44
+    assert upload("fedpvr", control_upload="sent") == 1.02
+    assert size_in_d(Nothing) == 0
+
+
+def test_declarations_can_be_read() -> None:
+    c = declared(ALGORITHMS.resolve("fedbcgd+").Terms)[1]
+    assert (c.name, c.kind, c.summed) == ("dc", Kind.OWN, True)
+    assert marked(ALGORITHMS.resolve("fedadam").Server, Momentum) == ("m",)
+    assert marked(FedDC.Server, ControlVariate) == ("h",)
+
+
+def test_terms_chosen_without_a_displacement_are_refused() -> None:
+    """A class declares terms with a mark, but its hyper-parameters choose an upload that has none."""
+    with pytest.raises(TypeError, match=r"SentUpload marks no Displacement; write delta: Annotated\[Whole"):
+        displacement(ALGORITHMS.resolve("scaffold").SentUpload)
+
+
+def test_the_mean_gradient_of_a_stack_is_that_of_each_client_to_the_bit() -> None:
+    rng = torch.Generator().manual_seed(0)
+    delta, trained = torch.randn(3, 50, generator=rng), torch.ones(50)
+    trained[7] = 0
+    steps, lr = [5, 12, 7], 0.03 * 0.998**17
+    stack = Task(torch.tensor(steps, dtype=torch.float64)[:, None], lr, trained, slice(40, 50))
+    for row, count in enumerate(steps):
+        one = Task(count, lr, trained, slice(40, 50)).mean_gradient(delta[row])
+        assert torch.equal(one, delta[row] / -(count * lr) * trained)
+        assert torch.equal(one, stack.mean_gradient(delta)[row])
