@@ -1,9 +1,9 @@
-# `make demo` and `make test` are all that a fresh machine with Python and make needs.
+# `make demo` and `make test` work on a fresh machine that has Python and make.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# Written when the installation is complete, so that it is not repeated.
+# Marks a complete installation.
 READY  := $(VENV)/.installed
 OUT    ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
@@ -12,40 +12,41 @@ OUT    ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 help:  ## List these commands.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
-install: $(READY)  ## Create .venv and install the package with the versions of constraints.txt.
+install: $(READY)  ## Create .venv and install the package with the versions in constraints.txt.
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: $(READY)  ## Compare FedAvg, FedAvgM, FedBCGD and FedBCGD+ on the embedded digits.
+demo: $(READY)  ## Compare FedAvg, FedAvgM, FedBCGD and FedBCGD+ on the built-in digits.
 	$(BIN)/raybcgd compare jobs/configs/demo.toml --out $(OUT)
 
-test: fast  ## Run the tests, all but the slow ones.
+test: fast  ## Run all tests except the slow ones.
 	$(BIN)/python -m pytest -m "ray and not slow"
 
-test-all: fast  ## Run every test.
+test-all: fast  ## Run all tests.
 	$(BIN)/python -m pytest -m "ray or slow"
 
-check: lint types fast  ## Lint, types and the tests that need no Ray: what to run before a commit.
+check: lint types fast  ## Run lint, types and the tests without Ray. Run it before each commit.
 
-lint: $(READY)  ## Check style and format.
+lint: $(READY)  ## Check style, format and layers.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo --no-cache
 
 types: $(READY)  ## Check types.
 	$(BIN)/mypy
 
-fast: $(READY)  ## Run the tests that need no Ray, two at a time.
+fast: $(READY)  ## Run the tests without Ray, two at a time.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not ray"
 
-format: $(READY)  ## Put the code in its format.
+format: $(READY)  ## Format the code.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-dashboards: $(READY)  ## Write the dashboards, their table of metrics and their Kubernetes objects anew.
+dashboards: $(READY)  ## Regenerate the dashboards, their table of metrics and their Kubernetes objects.
 	$(BIN)/python -m dashboards.build
 
-clean:  ## Remove the environment and caches, not the runs.
+clean:  ## Remove the environment and the caches, but not the runs.
 	rm -rf $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,7 +1,7 @@
-"""The limit that a round is measured against: FedAvg in plain PyTorch, in a few single-threaded processes.
+"""The baseline for the time of a round: FedAvg in plain PyTorch, in a few single-threaded processes.
 
-No framework, no Ray, no accounting: every process holds the data ready for the model, trains its share of the cohort
-with `torch.optim.SGD` and sends back the sum of the models, which the parent divides.
+There is no framework, no Ray and no accounting. Each process holds the normalised data, trains its share of the cohort
+with `torch.optim.SGD`, and returns the sum of the models. The parent divides it.
 """
 
 import multiprocessing as mp
@@ -41,7 +41,7 @@ def _train(problem: Problem, inputs: torch.Tensor, targets: torch.Tensor, data: 
 
 
 class BareLoop:
-    """FedAvg rounds in `processes` processes of one thread each."""
+    """FedAvg rounds in single-threaded processes."""
 
     def __init__(self, problem: Problem, data: Data, processes: int) -> None:
         dataset = data.dataset
@@ -60,7 +60,7 @@ class BareLoop:
             self._pipes.append(here)
 
     def round(self, index: int) -> float:
-        """Do a round; its seconds."""
+        """Run a round and return its time in seconds."""
         started = time.perf_counter()
         problem = self._problem
         cohort = draw_cohort(problem.config.seed, index, problem.clients, problem.cohort_size, None)
@@ -75,11 +75,11 @@ class BareLoop:
         return time.perf_counter() - started
 
     def close(self) -> None:
-        """End the processes."""
+        """Stop the processes."""
         for pipe in self._pipes:
             pipe.send(None)
 
 
 def median(values: Sequence[float]) -> float:
-    """The median of some seconds."""
+    """Return the median."""
     return float(np.median(values))

@@ -1,8 +1,8 @@
-"""How long a round takes, against the bare PyTorch loop on the same work: the ratio is the cost of everything we add.
+"""Compare the time of a round with a bare PyTorch loop on the same work.
 
     python benchmarks/round_speed.py --cifar10 FOLDER --fashion-mnist FOLDER
 
-Turns alternate between the two (the machine's mood changes), each turn is a few rounds, and medians are compared.
+The two alternate, a few rounds at a time, because the speed of a machine varies. The table shows medians.
 """
 
 import argparse
@@ -16,17 +16,17 @@ from bare_loop import BareLoop, median
 from rich.console import Console
 from rich.table import Table
 
-from raybcgd import run
 from raybcgd.config import make_config
+from raybcgd.experiment import run
 from raybcgd.problem import prepare
 
 HOSTS = 2
 WARM_UP = 3
-"""Rounds of a turn that are not counted: hosts import and allocate in them, and client times are not known yet."""
+"""First rounds of each turn, not counted: hosts import and allocate, and the times of the clients are unknown."""
 
 
 def workload(name: str, source: str, root: str, model: str, clients: int, images: int, cohort: int, batch: int) -> Any:
-    """A config, and what it is called."""
+    """Return a name and the settings of a config."""
     return name, {
         "engine": "ray",
         "data": {
@@ -46,7 +46,7 @@ def workload(name: str, source: str, root: str, model: str, clients: int, images
 
 
 def compare(settings: dict[str, Any], turns: int, rounds: int) -> tuple[list[float], list[float]]:
-    """Seconds of bare rounds and of ours."""
+    """Return the times of rounds in the bare loop and in raybcgd."""
     config = make_config({**settings, "rounds": WARM_UP + rounds})
     problem, data = prepare(config)
     bare = BareLoop(problem, data, HOSTS)
@@ -57,16 +57,16 @@ def compare(settings: dict[str, Any], turns: int, rounds: int) -> tuple[list[flo
         theirs += seconds[WARM_UP:]
         with tempfile.TemporaryDirectory() as folder:
             result = run(config, dataset=data.dataset, out=Path(folder) / "run")
-        # The last round waits for the evaluation, which nothing overlaps.
-        ours += [record.seconds for record in result.records[WARM_UP:-1]]
+        # The last round is left out: no later round overlaps its evaluation.
+        ours += [record.timing.seconds for record in result.records[WARM_UP:-1]]
     bare.close()
     return theirs, ours
 
 
 def main() -> None:
-    """Run what the given folders allow, and print a table."""
+    """Run the workloads whose data is given, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cifar10", help="folder of CIFAR-10 in Parquet")
+    parser.add_argument("--cifar10", help="folder with CIFAR-10 as Parquet files")
     parser.add_argument("--fashion-mnist", help="folder with FashionMNIST/raw")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=8)
@@ -82,7 +82,7 @@ def main() -> None:
             workload("logistic, Fashion-MNIST, 100 of 1000", "fashion_mnist", root, "logistic", 1000, 60, 100, 20)
         )
     torch.set_num_threads(1)
-    table = Table("work", "bare loop, s", "raybcgd, s", "ratio")
+    table = Table("workload", "bare loop, s", "raybcgd, s", "ratio")
     ray.init(num_cpus=HOSTS, include_dashboard=False, log_to_driver=False)
     for name, settings in workloads:
         theirs, ours = compare(settings, arguments.turns, arguments.rounds)

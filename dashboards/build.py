@@ -17,13 +17,13 @@ from raybcgd.record.metrics import METRICS
 ROOT = Path(__file__).parent.parent
 _INTRO = """# Dashboards
 
-`rounds.json`, `communication.json` and `cluster.json` need Grafana 11 or newer. `make dashboards` generates them and the
-table below from the Python files in this folder; a test checks that they are up to date. `cluster/monitoring/` starts
-Prometheus and Grafana with everything loaded.
+`rounds.json`, `communication.json` and `cluster.json` need Grafana 11 or newer. `make dashboards` generates them and
+the table below from the Python files in this folder; a test checks that they are up to date. `cluster/monitoring/`
+starts Prometheus and Grafana with everything loaded.
 
 A field of the round record (`raybcgd/record/rounds.py`) declares its metric. Every metric has the labels `run` (the run
-folder), `algorithm` and `dataset`. Histograms have `_bucket`, `_sum` and `_count` series. The label `block` is 0, 1, … or
-`shared`.
+folder), `algorithm` and `dataset`. Histograms have `_bucket`, `_sum` and `_count` series. The label `block` is 0, 1, …
+or `shared`.
 
 | Metric | Type | Description | Panels |
 |---|---|---|---|

@@ -1,12 +1,12 @@
 """Compare methods on a cluster: ray job submit --working-dir . -- python jobs/compare.py jobs/configs/demo.toml
 
-Takes what `raybcgd compare` takes. The job joins the cluster that it was submitted to.
+Takes the arguments of `raybcgd compare`. The job joins the cluster to which it was submitted.
 """
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # the working directory's package, whatever is installed
+sys.path.insert(0, str(Path(__file__).parent.parent))  # prefer the package in the working directory
 
 from raybcgd.cli import main
 

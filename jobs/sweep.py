@@ -1,14 +1,14 @@
-"""Try a grid on a cluster:
+"""Search a grid on a cluster:
 
 ray job submit --working-dir . -- python jobs/sweep.py jobs/configs/demo.toml --grid algorithm.lr=0.03,0.1,0.3
 
-Takes what `raybcgd sweep` takes. The job joins the cluster that it was submitted to.
+Takes the arguments of `raybcgd sweep`. The job joins the cluster to which it was submitted.
 """
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # the working directory's package, whatever is installed
+sys.path.insert(0, str(Path(__file__).parent.parent))  # prefer the package in the working directory
 
 from raybcgd.cli import main
 

@@ -1,12 +1,12 @@
 """Train on a cluster: ray job submit --working-dir . -- python jobs/train.py jobs/configs/quickstart.toml
 
-Takes what `raybcgd train` takes. The job joins the cluster that it was submitted to.
+Takes the arguments of `raybcgd train`. The job joins the cluster to which it was submitted.
 """
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # the working directory's package, whatever is installed
+sys.path.insert(0, str(Path(__file__).parent.parent))  # prefer the package in the working directory
 
 from raybcgd.cli import main
 

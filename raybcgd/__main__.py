@@ -1,4 +1,4 @@
-"""The console script, and `python -m raybcgd` for where the package is sent rather than installed."""
+"""The console script, and `python -m raybcgd`, which also works where the package is not installed."""
 
 import os
 import signal
@@ -6,17 +6,17 @@ import sys
 
 
 def main() -> None:
-    """Run a command. Importing torch takes seconds, in which Ctrl-C has nothing to end yet."""
+    """Run a command. While torch is imported, which takes seconds, Ctrl-C exits without a traceback."""
     before = signal.getsignal(signal.SIGINT)
-    if before is not signal.SIG_IGN:  # as for what a shell runs in the background
-        signal.signal(signal.SIGINT, _leave)
+    if before is not signal.SIG_IGN:  # shells ignore Ctrl-C for background processes
+        signal.signal(signal.SIGINT, _exit)
     from raybcgd.cli import main as run
 
     signal.signal(signal.SIGINT, before)
     run()
 
 
-def _leave(*_: object) -> None:
+def _exit(*_: object) -> None:
     sys.stderr.write("interrupted\n")
     sys.stderr.flush()
     os._exit(130)

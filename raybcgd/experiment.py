@@ -15,7 +15,8 @@ from torch import nn
 
 from raybcgd.config.schema import Config
 from raybcgd.data.dataset import Dataset
-from raybcgd.engine.session import Announcer, engine_named
+from raybcgd.engine.engines import engine_named
+from raybcgd.engine.session import Announcer
 from raybcgd.errors import ConfigError
 from raybcgd.model.flat import FlatModel
 from raybcgd.problem import prepare

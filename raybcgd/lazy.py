@@ -1,4 +1,4 @@
-"""Package attributes that are imported when they are first used, so that importing a package stays cheap."""
+"""Package attributes that are imported on first use, so that importing a package stays cheap."""
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def lazy(package: str, homes: Mapping[str, Iterable[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` for a package whose names live in these modules."""
+    """Return `__getattr__` and `__dir__` for a package. `homes` maps modules to the names that they define."""
     home = {name: module for module, names in homes.items() for name in names}
 
     def find(name: str) -> Any:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from raybcgd.algorithms.api import Algorithm
+from raybcgd.algorithms.contract import state_bytes
 from raybcgd.config.schema import Config
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.partition import Partition, partition
@@ -115,6 +116,11 @@ class Problem:
             return None
         return uplinks(links, self.clients, self.config.seed)
 
+    @property
+    def data_phases(self) -> int:
+        """D, the number of phases of block-cyclic data; 1 without phases."""
+        return 1 if self.config.data.phases is None else self.config.data.phases.count
+
     @cached_property
     def num_blocks(self) -> int:
         """N."""
@@ -144,14 +150,13 @@ class Problem:
     @cached_property
     def keeps_state(self) -> bool:
         """Whether clients keep anything between rounds."""
-        return self.codec.remembers or bool(self.algorithm.client_init(torch.zeros(1)))
+        return self.codec.remembers or bool(self.algorithm.Client._fields)
 
     @cached_property
     def state_bytes(self) -> int:
         """Size of a client's state."""
-        vectors = self.algorithm.client_init(torch.zeros(self.layout.size, dtype=self.dtype))
-        residuals = self.wire.initial_residuals().values()
-        return sum(int(v.numel() * v.element_size()) for v in vectors) + sum(int(e.nbytes) for e in residuals)
+        algorithm = state_bytes(self.algorithm.Client, self.layout.size, self.data_phases, self.dtype)
+        return algorithm + sum(int(residual.nbytes) for residual in self.wire.initial_residuals().values())
 
 
 def _not_stackable(module: nn.Module) -> str | None:

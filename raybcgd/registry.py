@@ -1,17 +1,17 @@
-"""Extension points: a setting that takes a built-in name, "package.module:Name", or a Python object.
+"""Extension points: settings that take a built-in name, "package.module:Name", or a Python object.
 
-Built-in names are abbreviations of such references and are imported when they are used, so reading a config imports
-neither torch nor any method, model or codec that the config does not name.
+A built-in name stands for such a reference and is imported on first use, so `import raybcgd.config` stays light.
 """
 
 import difflib
 import importlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic import ValidationError
 
-from raybcgd.errors import ConfigError, first_line
+from raybcgd.errors import ConfigError, RunError, first_line
 from raybcgd.section import Section
 
 
@@ -20,20 +20,24 @@ class Registry:
 
     def __init__(self, setting: str, builtin: Mapping[str, str], base: str | None = None) -> None:
         self.setting = setting
+        self.table, _, self.key = setting.rpartition(".")
         self._builtin = dict(builtin)
         self._base = base
-        """A reference to the class that every choice must inherit from; None: any callable."""
+        """A reference to the class that every choice must inherit from. None: any callable."""
 
     def __contains__(self, choice: object) -> bool:
-        return choice in self._builtin
+        return isinstance(choice, str) and choice in self._builtin
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._builtin)
 
     def homes(self) -> dict[str, list[str]]:
-        """Return the names that each module of the built-in choices defines, for `lazy`."""
-        pairs = (target.split(":") for target in self._builtin.values())
-        return {module: [name] for module, name in pairs}
+        """Return the built-in objects' names by their module, for `lazy`."""
+        homes: dict[str, list[str]] = {}
+        for reference in self._builtin.values():
+            module, _, name = reference.partition(":")
+            homes.setdefault(module, []).append(name)
+        return homes
 
     def resolve(self, choice: Any) -> Any:
         """Return the object that a config names. An object stands for itself."""
@@ -50,7 +54,7 @@ class Registry:
         # A user's module may raise anything while it is imported.
         except Exception as error:
             raise ConfigError(
-                f'{self.setting} = "{choice}": importing it failed ({type(error).__name__}: {first_line(error)}); '
+                f'{self.setting} = "{choice}" cannot be imported ({type(error).__name__}: {first_line(error)}); '
                 "fix it, install it, or add its folder to PYTHONPATH"
             ) from error
         return self._checked(found, f'"{choice}"')
@@ -66,32 +70,48 @@ class Registry:
         return found
 
     def name_of(self, found: Any) -> str:
-        """Return the name that `resolve` finds this object by."""
+        """Return the name that a config file has for a choice."""
         if isinstance(found, str):
             return found
+        if not hasattr(found, "__qualname__"):  # an instance: it has no name, but the brackets say what it was
+            return f"{type(found).__module__}:{type(found).__qualname__}()"
         reference = f"{found.__module__}:{found.__qualname__}"
         return next((name for name, target in self._builtin.items() if target == reference), reference)
 
-    def section(self, table: Any, key: str, default: str) -> Any:
-        """Validate a table with the class that its `key` names; an object of such a class stands for itself."""
+    @contextmanager
+    def running(self, choice: Any) -> Iterator[None]:
+        """Turn any exception of custom code into one line that names the setting. Built-in code is not guarded."""
+        try:
+            yield
+        except (ConfigError, RunError):
+            raise
+        except Exception as error:
+            name = self.name_of(choice)
+            if name in self._builtin:
+                raise
+            cause = f"{type(error).__name__}: {first_line(error)}"
+            raise ConfigError(f'{self.setting} = "{name}" failed ({cause}); fix it, or its settings') from error
+
+    def section(self, table: Any, default: str) -> Any:
+        """Validate a table with the class that it names. An instance of such a class stands for itself."""
         if not isinstance(table, Mapping):
-            base = _imported(self._base or "")
+            base = _imported(str(self._base))
             if not isinstance(table, base):
                 raise ConfigError(
-                    f"{self.setting.rpartition('.')[0]} = {table!r} is not a table or an instance of {base.__name__}"
+                    f"{self.table} = {table!r} is not a table; write [{self.table}], or pass an instance of "
+                    f"{base.__name__}"
                 )
             return table
         settings = dict(table)
-        name = settings.pop(key, default)
-        kind = self.resolve(name)
+        kind = self.resolve(settings.pop(self.key, default))
         try:
             return kind.model_validate(settings)
         except ValidationError as error:
-            raise InvalidSection(kind, str(name), error) from None
+            raise InvalidSection(kind, self.name_of(kind), error) from None
 
-    def dump(self, section: Section, key: str) -> dict[str, Any]:
+    def dump(self, section: Section) -> dict[str, Any]:
         """Return a table that `section` reads back to the same object."""
-        return {key: self.name_of(type(section)), **section.model_dump(exclude_none=True)}
+        return {self.key: self.name_of(type(section)), **section.model_dump(exclude_none=True)}
 
     def keep_valid(self, table: Mapping[str, Any], choice: Any) -> dict[str, Any]:
         """Return the settings of a table that another choice has too."""
@@ -108,7 +128,7 @@ class InvalidSection(ValueError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a suggestion for a misspelled name, or nothing."""
+    """Return a suggestion for a misspelled name, or an empty string."""
     close = difflib.get_close_matches(str(name).lower(), list(known), n=1)
     return f"did you mean {close[0]}?" if close else ""
 

@@ -1,4 +1,4 @@
-"""[Ray] An experiment as a job on a cluster: what is sent, what its log says, and how it ended."""
+"""[Ray] Submit an experiment as a Ray job, and follow its log."""
 
 import asyncio
 import contextlib
@@ -17,24 +17,25 @@ from ray.exceptions import RayError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 import raybcgd
+from raybcgd.algorithms.settings import ALGORITHMS
 from raybcgd.config import load_config
 from raybcgd.config.files import config_files, read_tables
-from raybcgd.errors import ConfigError, RunError
-from raybcgd.storage import JOB_RUNS
+from raybcgd.errors import ConfigError, RunError, first_line
+from raybcgd.storage import JOB_RUNS, slug
 
 _POLL_SECONDS = 1.0
-_SIGNALLED = 128
-"""What shells add to the number of the signal that has ended a program."""
+_SIGNAL_BASE = 128
+"""Shells add it to the number of the signal that ended a program."""
 
 
 @dataclass(frozen=True)
-class Job:
-    """A job that was submitted."""
+class SubmittedJob:
+    """A Ray job on a cluster."""
 
     id: str
     address: str
     folder: str
-    """Where its files go, on the node where its driver runs: the head, unless the cluster is told otherwise."""
+    """The run folder, on the node of the job's driver: by default the head."""
 
 
 def submit(
@@ -45,18 +46,19 @@ def submit(
     out: str | None = None,
     resume: bool = False,
     working_dir: Path | None = None,
-) -> Job:
+) -> SubmittedJob:
     """Send this package and a config to a cluster, and start `raybcgd train` there.
 
-    The cluster needs the package's dependencies, not the package. Modules and files of one's own travel in
-    `working_dir`, and the config is then one of its files.
+    The cluster needs the package's dependencies, not the package. Put your own modules and files into `working_dir`,
+    together with the config.
     """
-    experiment = load_config(config, settings)  # what is wrong is said here, before anything is sent
+    experiment = load_config(config, settings)  # report errors before anything is sent
     if resume and out is None and experiment.checkpoint.address is None:
-        raise ConfigError("--resume auto needs the run's folder; give --out, or set checkpoint.address")
-    label = f"{time.strftime('%Y%m%d-%H%M%S')}-{experiment.algorithm.name.replace('+', '_plus')}-{secrets.token_hex(2)}"
+        raise ConfigError("--resume auto needs a run to resume; add --out, or set checkpoint.address")
+    method = slug(ALGORITHMS.name_of(type(experiment.algorithm)))
+    label = f"{time.strftime('%Y%m%d-%H%M%S')}-{method}-{secrets.token_hex(2)}"
     folder = out or f"~/{JOB_RUNS}/{label}"
-    with _answering(address), _to_send(config, working_dir) as (directory, name):
+    with _cluster_errors(address), _directory(config, working_dir) as (directory, name):
         client = JobSubmissionClient(address)
         package = str(Path(raybcgd.__file__).parent)
         client.submit_job(
@@ -64,76 +66,74 @@ def submit(
             submission_id=f"raybcgd-{label}",
             runtime_env={"working_dir": str(directory), "py_modules": [package], "excludes": ["runs"]},
         )
-    return Job(f"raybcgd-{label}", client.get_address(), folder)
+    return SubmittedJob(f"raybcgd-{label}", client.get_address(), folder)
 
 
 def _entrypoint(config: str, settings: Sequence[str], folder: str, resume: bool) -> str:
-    # The shell of the node knows its home folder; within quotes it would not look for one.
+    # The node's shell expands $HOME; it would not expand a quoted ~.
     where = f'"$HOME"/{shlex.quote(folder[2:])}' if folder.startswith("~/") else shlex.quote(folder)
     words = [shlex.quote(config), *(f"--set {shlex.quote(text)}" for text in settings), f"--out {where}"]
     return " ".join(["python -m raybcgd train", *words, *(["--resume auto"] if resume else [])])
 
 
 @contextlib.contextmanager
-def _to_send(config: Path, working_dir: Path | None) -> Iterator[tuple[Path, str]]:
-    """The folder to send, and the config's name in it."""
+def _directory(config: Path, working_dir: Path | None) -> Iterator[tuple[Path, str]]:
+    """Provide the folder to send and the config's name in it."""
     if working_dir is not None:
         for file in config_files(config):
             if not file.resolve().is_relative_to(working_dir.resolve()):
-                raise ConfigError(f"{file} is not in --working-dir {working_dir}; put it there, or name another folder")
+                raise ConfigError(
+                    f"{file} is not in --working-dir {working_dir}; move it there, or choose another folder"
+                )
         yield working_dir, str(config.resolve().relative_to(working_dir.resolve()))
         return
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / config.name).write_text(tomli_w.dumps(read_tables(config)))  # whatever it extends is in it
+        (Path(folder) / config.name).write_text(tomli_w.dumps(read_tables(config)))  # with what it extends
         yield Path(folder), config.name
 
 
-def follow(job: Job, say: Callable[[str], None]) -> int:
-    """Pass the job's log on as it is written, until the job has ended; its exit code."""
-    with _answering(job.address):
+def follow(job: SubmittedJob, write: Callable[[str], None]) -> int:
+    """Pass the job's log on until the job ends, and return its exit code."""
+    with _cluster_errors(job.address):
         client = JobSubmissionClient(job.address)
-        asyncio.run(_follow(client, job, say))
+        asyncio.run(_follow_log(client, job, write))
         info: Any = client.get_job_info(job.id)
     if info.status == JobStatus.SUCCEEDED:
         return 0
     code = info.driver_exit_code
-    if code is None:  # it never came to run, or was stopped
+    if code is None:  # it did not start, or was stopped
         raise RunError(f"job {job.id}: {info.status.value.lower()}: {' '.join((info.message or '').split())}")
-    return int(code) if code >= 0 else _SIGNALLED - int(code)
+    return int(code) if code >= 0 else _SIGNAL_BASE - int(code)
 
 
-async def _follow(client: JobSubmissionClient, job: Job, say: Callable[[str], None]) -> None:
+async def _follow_log(client: JobSubmissionClient, job: SubmittedJob, write: Callable[[str], None]) -> None:
     seen = 0
     while True:
-        known = seen  # a new connection begins at the log's beginning
-        with contextlib.suppress(RuntimeError, ClientError):  # a connection that was cut: go on where it was
+        known = seen  # a new connection starts at the beginning of the log
+        with contextlib.suppress(RuntimeError, ClientError):  # if the connection breaks, continue where it was
             async for text in client.tail_job_logs(job.id):
                 fresh = text[known:]
                 known -= min(known, len(text))
                 seen += len(fresh)
                 if fresh:
-                    say(fresh)
+                    write(fresh)
         if client.get_job_status(job.id).is_terminal():
             return
         await asyncio.sleep(_POLL_SECONDS)
 
 
 @contextlib.contextmanager
-def _answering(address: str | None) -> Iterator[None]:
-    """A cluster that does not answer, or refuses, as one line."""
+def _cluster_errors(address: str | None) -> Iterator[None]:
+    """Report in one line that a cluster does not answer or refuses a request."""
     try:
         yield
     except (RunError, ConfigError):
         raise
     except (ConnectionError, ValueError) as error:
         raise ConfigError(
-            f"--address {address}: no Ray cluster answers there ({_first_line(error)}); give the address of its "
+            f"--address {address}: no Ray cluster answers there ({first_line(error)}); use the address of its "
             "dashboard, such as http://127.0.0.1:8265"
         ) from None
     except (RuntimeError, RayError) as error:
-        where = f" at {address}" if address else " that Ray found"
-        raise RunError(f"the cluster{where} refuses: {_first_line(error)}") from None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0].rstrip(".")
+        where = f" at {address}" if address else ""
+        raise RunError(f"the cluster{where} refused the request: {first_line(error)}") from None

@@ -1,4 +1,4 @@
-"""[Ray] A grid of settings with Ray Tune: every point a run of its own, as many at once as the cluster has room for."""
+"""[Ray] Grid search with Ray Tune: one run per point, as many at a time as fit on the cluster."""
 
 import json
 import os
@@ -13,55 +13,57 @@ import ray
 import ray.tune
 from rich.table import Table
 
-from raybcgd.compare.comparison import open_folder
-from raybcgd.compare.settings import CompareConfig, Variant
+from raybcgd.compare.settings import CompareConfig
 from raybcgd.config import Config, make_config
-from raybcgd.config.files import override, vary
+from raybcgd.config.files import assign, tables_of
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.sources import load
-from raybcgd.engine.ray.coordinator import cluster
+from raybcgd.engine.ray.cluster import cluster, node_resources
 from raybcgd.engine.ray.placement import host_count, host_needs
-from raybcgd.errors import ConfigError, RunError
-from raybcgd.experiment import RunResult, run, write_whole
+from raybcgd.errors import ConfigError, RunError, last_line
+from raybcgd.experiment import RunResult, run
 from raybcgd.problem import prepare
-from raybcgd.record.standing import standing
-from raybcgd.storage import new_folder
+from raybcgd.record.summary import standing
+from raybcgd.report.style import percentage
+from raybcgd.report.tables import percent
+from raybcgd.storage import make_folder, new_folder, write_atomic
 
 Metric = Literal["last_tenth_accuracy", "best_accuracy", "final_accuracy", "upload_d_to_target"]
-"""By what the best is chosen; of uploads the smallest is best."""
+"""What ranks the points: the highest accuracy or the smallest upload is best."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A point of the grid and what came of it."""
+    """A point of the grid and its results."""
 
     number: int
     settings: dict[str, Any]
     """By key, such as "algorithm.lr"."""
     results: dict[str, Any]
-    """The run's summary and standing; empty where it failed."""
+    """The run's summary and standing. Empty if it failed."""
     error: str | None = None
 
     @property
     def label(self) -> str:
+        """The settings as text."""
         return ", ".join(f"{key.rpartition('.')[2]} = {value}" for key, value in self.settings.items())
 
     def value(self, metric: Metric) -> float | None:
-        """What the point is judged by; None where it failed or never got there."""
+        """Return a metric. None: the run failed or did not reach the target."""
         return self.results.get(metric)
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a sweep leaves behind."""
+    """The result of a sweep."""
 
     points: tuple[Point, ...]
     metric: Metric
     best: Point
     config: Config
-    """The best point's."""
+    """The config of the best point."""
     folder: Path
-    """`best.toml`, `sweep.json`, and a folder a run (on the node where it ran)."""
+    """Has `best.toml`, `sweep.json` and one folder per run. A run's folder is on the node where it ran."""
 
 
 def sweep(
@@ -73,23 +75,23 @@ def sweep(
     out: str | Path | None = None,
     observe: Callable[[Point], None] | None = None,
 ) -> Sweep:
-    """Run every combination of the grid's values, and write the config of the best to `best.toml`.
+    """Run every combination of the grid's values, and write the config of the best point to `best.toml`.
 
-    A trial asks for what `[hosts]` says of one host, and runs the local engine there. All read one copy of the data.
+    A trial asks for the resources of one host in `[hosts]` and uses the local engine. Trials share the data.
     """
     dataset = dataset or load(config.data)
     points = list(_points(grid))
-    configs = [_at(config, point) for point in points]
+    configs = [make_config(assign(tables_of(config), point)) for point in points]
     for each in configs:
-        prepare(each, dataset=dataset)  # what is wrong with the last is said before the first has run
-    folder = open_folder(Path(out) if out is not None else new_folder("sweep")).absolute()
+        prepare(each, dataset=dataset)  # report an error at any point before the first one runs
+    folder = make_folder(Path(out) if out is not None else new_folder("sweep")).absolute()
     with cluster(config.hosts.address):
         done = _run_all(configs, points, dataset, folder, observe)
     return _report(done, configs, metric, folder)
 
 
 def parse_grid(texts: Iterable[str]) -> dict[str, list[Any]]:
-    """`algorithm.lr=0.01,0.03` as a key and its values, which are TOML's; bare words are strings."""
+    """Return the values of each key from texts such as `algorithm.lr=0.01,0.03`. Values are TOML or bare words."""
     grid: dict[str, list[Any]] = {}
     for text in texts:
         key, equals, raw = (part.strip() for part in text.partition("="))
@@ -100,25 +102,16 @@ def parse_grid(texts: Iterable[str]) -> dict[str, list[Any]]:
         if not equals or not key or not values:
             raise ConfigError(f"--grid {text}: write it as key=value,value, such as --grid algorithm.lr=0.01,0.03")
         if key in grid:
-            raise ConfigError(f"--grid {key} is given twice; put all its values into one")
+            raise ConfigError(f"--grid {key} is given twice; list all its values in one --grid")
         grid[key] = values
     return grid
 
 
 def _points(grid: Mapping[str, Iterable[Any]]) -> Iterator[dict[str, Any]]:
     if not grid:
-        raise ConfigError("a sweep needs a grid; give one such as --grid algorithm.lr=0.01,0.03")
+        raise ConfigError("the grid is empty; add a setting, such as --grid algorithm.lr=0.01,0.03")
     for values in product(*grid.values()):
         yield dict(zip(grid, values, strict=True))
-
-
-def _at(config: Config, settings: Mapping[str, Any]) -> Config:
-    """The config at a point of the grid. A method's settings carry over to another method that has them."""
-    algorithm = {key: value for key, value in settings.items() if key.startswith("algorithm.")}
-    others = [f"{key}={json.dumps(value)}" for key, value in settings.items() if key not in algorithm]
-    base = make_config(override(tomllib.loads(config.to_toml()), others)) if others else config
-    variant = Variant(algorithm={key.removeprefix("algorithm."): value for key, value in algorithm.items()})
-    return vary(base, variant).model_copy(update={"compare": config.compare})
 
 
 def _run_all(
@@ -128,21 +121,21 @@ def _run_all(
     folder: Path,
     observe: Callable[[Point], None] | None,
 ) -> list[Point]:
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-    needs = host_needs(configs[0].hosts, nodes)
-    host_count(configs[0].hosts.model_copy(update={"count": None, "clients_per_host": None}), needs, nodes, 1, 1)
+    nodes, hosts = node_resources(), configs[0].hosts
+    needs = host_needs(hosts, nodes)
+    # Raises if not even one host fits.
+    host_count(hosts.model_copy(update={"count": None, "clients_per_host": None}), needs, nodes, 1, 1)
     trial = ray.tune.with_parameters(_trial, configs=configs, dataset=dataset, folder=folder, gpu=needs.num_gpus > 0)
     asks = {"cpu": needs.num_cpus, "gpu": needs.num_gpus}
-    # Relative paths in a config, such as a weights file's, are relative to where the sweep was started.
-    os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
-    os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # the runs keep their own logs
-    os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")  # it would go on as if the sweep had come to its end
-    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # the other output does not know how to be silent
+    os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # so that relative paths in a config stay valid
+    os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # the runs write their own logs
+    os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")  # after Ctrl-C, Tune's handler would return results
+    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # the new output cannot be silenced
     tuner = ray.tune.Tuner(
         ray.tune.with_resources(trial, {k: v for k, v in asks.items() if v}),
         param_space={"number": ray.tune.grid_search(list(range(len(configs))))},
         run_config=ray.tune.RunConfig(
-            name="tune", storage_path=str(folder), verbose=0, callbacks=[_Watch(points, observe)]
+            name="tune", storage_path=str(folder), verbose=0, callbacks=[_Observer(points, observe)]
         ),
     )
     done = {}
@@ -156,14 +149,14 @@ def _run_all(
 def _trial(
     choice: Mapping[str, Any], configs: list[Config], dataset: Dataset, folder: Path, gpu: bool
 ) -> dict[str, Any]:
-    """In a trial's process: one run. What it returns is Tune's last word on the trial."""
+    """Run one point, in a trial's process. The return value becomes the trial's last result."""
     number = int(choice["number"])
     config = configs[number]
     hosts = config.hosts.model_copy(update={"device": "gpu" if gpu else "cpu"})
     here = config.model_copy(update={"engine": "local", "hosts": hosts, "compare": None})
     try:
         result = run(here, dataset=dataset, out=folder / f"{number:03d}")
-    except RunError as error:  # a rate at which the run diverges is a result, too
+    except RunError as error:  # a run that diverges is a result
         return {"failed": str(error)}
     return {"results": json.dumps(_results(config, result))}
 
@@ -175,20 +168,20 @@ def _results(config: Config, result: RunResult) -> dict[str, Any]:
 
 def _point(number: int, settings: dict[str, Any], metrics: Mapping[str, Any], error: Exception | None) -> Point:
     if error is not None:
-        return Point(number, settings, {}, str(error).strip().split("\n")[-1])
+        return Point(number, settings, {}, last_line(error))
     if "results" not in metrics:
-        return Point(number, settings, {}, metrics.get("failed", "it was stopped before its end"))
+        return Point(number, settings, {}, metrics.get("failed", "stopped early"))
     return Point(number, settings, json.loads(metrics["results"]))
 
 
-class _Watch(ray.tune.Callback):
-    """Tells of every point as it ends."""
+class _Observer(ray.tune.Callback):
+    """Reports every finished point."""
 
     def __init__(self, points: list[dict[str, Any]], observe: Callable[[Point], None] | None) -> None:
         self._points, self._observe = points, observe
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Tune's name for it."""
+        """Called by Tune."""
         if self._observe is not None:
             number = trial.config["number"]
             self._observe(_point(number, self._points[number], trial.last_result, None))
@@ -196,25 +189,24 @@ class _Watch(ray.tune.Callback):
 
 def _report(points: list[Point], configs: list[Config], metric: Metric, folder: Path) -> Sweep:
     sign = -1 if metric == "upload_d_to_target" else 1
-    judged = [(sign * value, point) for point in points if (value := point.value(metric)) is not None]
+    ranked = [(sign * value, point) for point in points if (value := point.value(metric)) is not None]
     lines = [
         {**point.settings, **point.results, "error": point.error, "folder": f"{point.number:03d}"} for point in points
     ]
-    write_whole(folder / "sweep.json", json.dumps({"metric": metric, "points": lines}, indent=2) + "\n")
-    if not judged:
-        reasons = {point.error for point in points if point.error} or {f"no run has a {metric}"}
-        raise RunError(f"no point of the sweep has come to a result: {'; '.join(sorted(reasons))}")
-    best = max(judged, key=lambda pair: pair[0])[1]
-    write_whole(folder / "best.toml", configs[best.number].to_toml())
+    write_atomic(folder / "sweep.json", json.dumps({"metric": metric, "points": lines}, indent=2) + "\n")
+    if not ranked:
+        reasons = {point.error for point in points if point.error} or {f"{metric} is missing in every run"}
+        raise RunError(f"no point of the sweep has a result: {'; '.join(sorted(reasons))}")
+    best = max(ranked, key=lambda pair: pair[0])[1]
+    write_atomic(folder / "best.toml", configs[best.number].to_toml())
     return Sweep(tuple(points), metric, best, configs[best.number], folder)
 
 
 def sweep_table(result: Sweep) -> Table:
-    """A sweep for the terminal."""
+    """Return a sweep for the terminal."""
     keys = list(result.best.settings)
-    target = result.best.results["target"]
-    table = Table(title=f"{len(result.points)} runs, judged by {result.metric}", title_justify="left")
-    for heading in (*keys, "last tenth", "best", f"d to {100 * target:g} %"):
+    table = Table(title=f"{len(result.points)} runs, ranked by {result.metric}", title_justify="left")
+    for heading in (*keys, "last tenth", "best", f"d to {percentage(result.best.results['target'])}"):
         table.add_column(heading, justify="right")
     for point in result.points:
         cells = [str(point.settings[key]) for key in keys]
@@ -222,11 +214,7 @@ def sweep_table(result: Sweep) -> Table:
             cells += ["failed", "", ""]
         else:
             upload = point.results["upload_d_to_target"]
-            cells += [_percent(point.results[name]) for name in ("last_tenth_accuracy", "best_accuracy")]
+            cells += [percent(point.results[name]) for name in ("last_tenth_accuracy", "best_accuracy")]
             cells.append("never" if upload is None else f"{upload:.1f}")
         table.add_row(*cells, style="bold" if point is result.best else None)
     return table
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"

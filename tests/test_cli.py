@@ -1,4 +1,4 @@
-"""The command line: what it prints, how it ends, and that every wrong config ends it with one clear line."""
+"""The command line: output, exit codes, and one-line errors."""
 
 import io
 import json
@@ -17,11 +17,10 @@ from rich.console import Console
 from torch import nn
 from typer.testing import CliRunner, Result
 
-from raybcgd.algorithms import METHODS
+from raybcgd.algorithms.settings import ALGORITHMS
 from raybcgd.cli import app
 from raybcgd.cli.settings import own_settings, tables
-from raybcgd.record.rounds import RoundLog, RoundRecord
-from raybcgd.report.progress import Display
+from raybcgd.record.rounds import RoundLog
 
 SMALL: dict[str, Any] = {
     "rounds": 4,
@@ -47,12 +46,12 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_train_leaves_a_run_behind_and_prints_a_line_a_round(config: Path, out: Path) -> None:
+def test_train_writes_a_run_folder_and_prints_one_line_per_round(config: Path, out: Path) -> None:
     result = raybcgd("train", config, "--out", out)
     assert result.exit_code == 0, result.output
     assert result.stdout.count("FedBCGD: round ") == 4
     assert "round 4/4  accuracy " in result.stdout
-    assert "d in all" in result.stdout
+    assert "d in total" in result.stdout
     summary = json.loads((out / "summary.json").read_text())
     assert summary["rounds"] == 4
     assert len(summary["sha256"]) == 64
@@ -60,13 +59,13 @@ def test_train_leaves_a_run_behind_and_prints_a_line_a_round(config: Path, out: 
     assert not list(out.glob("*.part"))
 
 
-def test_settings_can_be_replaced(config: Path, out: Path) -> None:
+def test_set_overrides_settings(config: Path, out: Path) -> None:
     result = raybcgd("train", config, "--out", out, "--set", "rounds=1", "--set", "algorithm.name=fedavgm")
     assert result.exit_code == 0, result.output
     assert "FedAvgM: round 1/1" in result.stdout
 
 
-def test_resume_goes_on_to_the_weights_of_an_unbroken_run(config: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_has_the_weights_of_an_uninterrupted_run(config: Path, tmp_path: Path) -> None:
     assert raybcgd("train", config, "--out", tmp_path / "whole").exit_code == 0
     assert raybcgd("train", config, "--out", tmp_path / "cut", "--set", "rounds=2").exit_code == 0
     result = raybcgd("resume", tmp_path / "cut", "--set", "rounds=4")
@@ -77,7 +76,7 @@ def test_resume_goes_on_to_the_weights_of_an_unbroken_run(config: Path, tmp_path
     assert whole["sha256"] == cut["sha256"]
 
 
-def test_resume_auto_starts_and_then_goes_on(config: Path, out: Path) -> None:
+def test_resume_auto_starts_a_run_and_then_resumes_it(config: Path, out: Path) -> None:
     for rounds in (2, 4):
         result = raybcgd("train", config, "--out", out, "--resume", "auto", "--set", f"rounds={rounds}")
         assert result.exit_code == 0, result.output
@@ -85,47 +84,52 @@ def test_resume_auto_starts_and_then_goes_on(config: Path, out: Path) -> None:
     assert "round 2/4" not in result.stdout
 
 
-def test_a_refused_resume_leaves_the_run_as_it_was(config: Path, out: Path) -> None:
+def test_a_refused_resume_leaves_the_run_unchanged(config: Path, out: Path) -> None:
     assert raybcgd("train", config, "--out", out).exit_code == 0
     before = (out / "config.toml").read_bytes()
     assert_refused(raybcgd("resume", out, "--set", "rounds=6", "--set", "algorithm.lr=0.01"), "algorithm.lr", "restore")
     assert (out / "config.toml").read_bytes() == before
 
 
-def test_plan_counts_every_coordinate(config: Path) -> None:
-    result = raybcgd("plan", config)
+def test_blocks_shows_the_blocks_of_a_config(config: Path) -> None:
+    result = raybcgd("blocks", config)
     assert result.exit_code == 0, result.output
     assert "3 blocks" in result.stdout
     assert "shared" in result.stdout
 
 
-def test_plan_of_a_papers_model() -> None:
-    result = raybcgd("plan", "--model", "lenet5", "--classes", "10")
+def test_blocks_shows_the_blocks_of_a_paper() -> None:
+    result = raybcgd("blocks", "--model", "lenet5", "--classes", "10")
     assert result.exit_code == 0, result.output
     assert "4 blocks" in result.stdout
     assert "fc3" in result.stdout
 
 
-def test_methods_lists_all() -> None:
+def test_plan_is_a_hidden_alias_of_blocks() -> None:
+    assert raybcgd("plan", "--model", "lenet5").stdout == raybcgd("blocks", "--model", "lenet5").stdout
+    assert "plan" not in raybcgd("--help").stdout.split()
+
+
+def test_methods_lists_every_method() -> None:
     result = raybcgd("methods")
     assert result.exit_code == 0, result.output
-    assert all(f" {name} " in result.stdout for name in METHODS)
+    assert all(f" {name} " in result.stdout for name in ALGORITHMS)
 
 
-def test_inspect_describes_and_draws(config: Path, tmp_path: Path) -> None:
-    picture = tmp_path / "labels.png"
-    result = raybcgd("data", "inspect", config, "--picture", picture)
+def test_inspect_describes_the_data_and_draws_the_labels(config: Path, tmp_path: Path) -> None:
+    image = tmp_path / "labels.png"
+    result = raybcgd("data", "inspect", config, "--image", image)
     assert result.exit_code == 0, result.output
     assert "1,442" in result.stdout
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert image.read_bytes().startswith(b"\x89PNG")
 
 
-def test_packed_pictures_can_be_trained_on(config: Path, tmp_path: Path, out: Path) -> None:
+def test_packed_images_can_be_trained_on(config: Path, tmp_path: Path, out: Path) -> None:
     for split, label, number in [(s, c, k) for s in ("train", "test") for c in ("cat", "dog") for k in range(12)]:
-        path = tmp_path / "pictures" / split / label / f"{number}.png"
+        path = tmp_path / "images" / split / label / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((8, 8), 9 * number, np.uint8)).save(path)
-    packed = raybcgd("data", "pack", tmp_path / "pictures", tmp_path / "packed")
+    packed = raybcgd("data", "pack", tmp_path / "images", tmp_path / "packed")
     assert packed.exit_code == 0, packed.output
     settings = ["data.source=parquet", f"data.root={tmp_path / 'packed'}", "rounds=1", "data.partition.clients=6"]
     result = raybcgd("train", config, "--out", out, *(part for text in settings for part in ("--set", text)))
@@ -139,7 +143,7 @@ def test_version() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("train",), ("train", "a.toml", "--nonsense"), ("nonsense",)])
-def test_wrong_usage_ends_with_2(arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_exits_with_2(arguments: tuple[str, ...]) -> None:
     assert raybcgd(*arguments).exit_code == 2
 
 
@@ -147,7 +151,7 @@ def test_wrong_usage_ends_with_2(arguments: tuple[str, ...]) -> None:
 
 
 def assert_refused(result: Result, *parts: str) -> None:
-    """Exit code 2, and one line that holds all the parts."""
+    """Expect exit code 2 and one line that contains all the parts."""
     lines = result.stderr.splitlines()
     assert result.exit_code == 2, result.output
     assert len(lines) == 1, result.stderr
@@ -166,23 +170,23 @@ REFUSED = {
     "fewer clients than blocks": (["cohort.clients_per_round=2"], ["cohort.clients_per_round = 2", "at least 3"]),
     "K*N > M": (["cohort.clients_per_block=7"], ["cohort.clients_per_block = 7", "data.partition.clients", "lower"]),
     "negative rate": (["algorithm.lr=-0.1"], ["algorithm.lr = -0.1", "must be greater than 0"]),
-    "empty clients": (["data.partition.clients=2000"], ["data.partition.clients is 2000", "lower it to 1442 or less"]),
+    "empty clients": (["data.partition.clients=2000"], ["data.partition.clients = 2000", "lower it to 1442 or less"]),
     "no such folder": (
         ["data.source=parquet", "data.root=/no/such/folder"],
         ["data.root", "/no/such/folder", "point it to"],
     ),
-    "no folder": (["data.source=cifar10"], ["data.root is not set", "point it to"]),
+    "no folder": (["data.source=cifar10"], ["data.root is not set", "set it to the folder"]),
     "more blocks than layers": (["blocks.count=9"], ["blocks.count = 9", "lower blocks.count to 3"]),
     "wrong division": (["blocks.division=vgg19"], ["blocks.division", "vgg19"]),
     "infinite rate": (["algorithm.lr=inf"], ["algorithm.lr = inf", "must be a finite number"]),
     "no such file system": (["checkpoint.address=foo://bar/x"], ["checkpoint.address", "foo", "correct it"]),
-    "a builder that fails": (
+    "failing model": (
         ["model.options={}", "model.name=tests.test_cli:broken"],
-        ["model.name", "ValueError: no such width", "mend"],
+        ["model.name", "ValueError: no such width", "fix it"],
     ),
     "too few outputs": (
         ["model.options={}", "model.name=tests.test_cli:narrow"],
-        ["model.loss", "outputs of (6,)", "10 classes"],
+        ["model.loss", "outputs of shape (6,)", "10 classes"],
     ),
     "no GPU": (["hosts.device=gpu"], ["hosts.device", "engine", "cpu"]),
 }
@@ -197,34 +201,34 @@ def narrow() -> nn.Module:
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_wrong_config_ends_with_one_clear_line(case: str, config: Path, out: Path) -> None:
+def test_a_wrong_config_gives_a_one_line_error(case: str, config: Path, out: Path) -> None:
     settings, parts = REFUSED[case]
     result = raybcgd("train", config, "--out", out, *(part for text in settings for part in ("--set", text)))
     assert_refused(result, *parts)
     assert not out.exists()
 
 
-def test_a_missing_config(tmp_path: Path) -> None:
+def test_a_missing_config_is_named(tmp_path: Path) -> None:
     assert_refused(raybcgd("train", tmp_path / "none.toml"), "none.toml", "No such file")
 
 
-def test_a_folder_that_holds_a_run(config: Path, out: Path) -> None:
+def test_train_refuses_a_folder_with_a_run(config: Path, out: Path) -> None:
     assert raybcgd("train", config, "--out", out, "--set", "rounds=1").exit_code == 0
     assert_refused(raybcgd("train", config, "--out", out), str(out), "--out", "raybcgd resume")
 
 
-def test_a_folder_that_holds_none(tmp_path: Path) -> None:
+def test_resume_refuses_a_folder_without_a_run(tmp_path: Path) -> None:
     assert_refused(raybcgd("resume", tmp_path), str(tmp_path), "raybcgd train")
 
 
-def test_a_run_that_has_ended_without_a_checkpoint_is_not_begun_again(config: Path, out: Path) -> None:
+def test_a_finished_run_without_checkpoints_is_not_resumed(config: Path, out: Path) -> None:
     assert raybcgd("train", config, "--out", out, "--set", "checkpoint.every=0").exit_code == 0
     log = (out / "rounds.jsonl").read_bytes()
-    assert_refused(raybcgd("resume", out, "--set", "rounds=6"), "no checkpoint", "--out", "checkpoint.every")
+    assert_refused(raybcgd("resume", out, "--set", "rounds=6"), "no usable checkpoint", "--out", "checkpoint.every")
     assert (out / "rounds.jsonl").read_bytes() == log
 
 
-def test_a_run_that_has_not_ended_begins_again_without_a_checkpoint_and_says_so(
+def test_an_unfinished_run_without_checkpoints_starts_again_with_a_warning(
     config: Path, out: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert raybcgd("train", config, "--out", out).exit_code == 0
@@ -232,32 +236,33 @@ def test_a_run_that_has_not_ended_begins_again_without_a_checkpoint_and_says_so(
     (out / "summary.json").unlink()
     shutil.rmtree(out / "checkpoints")
     assert raybcgd("resume", out).exit_code == 0
-    assert "begins again with its first round" in caplog.text
+    assert "the run starts again with round 0" in caplog.text
     assert json.loads((out / "summary.json").read_text())["sha256"] == expected
 
 
-def test_resume_with_fewer_rounds_than_are_done(config: Path, out: Path) -> None:
+def test_resume_refuses_fewer_rounds_than_are_done(config: Path, out: Path) -> None:
     assert raybcgd("train", config, "--out", out).exit_code == 0
     assert_refused(raybcgd("resume", out, "--set", "rounds=3"), "rounds = 3, but 4 rounds are done", "raise it")
     assert "rounds = 4" in (out / "config.toml").read_text()
 
 
-def test_the_files_of_a_run_can_be_read_by_others(config: Path, out: Path) -> None:
+def test_other_users_can_read_the_files_of_a_run(config: Path, out: Path) -> None:
     assert raybcgd("train", config, "--out", out, "--set", "rounds=1").exit_code == 0
     assert all(path.stat().st_mode & stat.S_IROTH for path in out.iterdir())
 
 
-def test_resume_auto_without_a_folder(config: Path) -> None:
+def test_resume_auto_needs_a_folder(config: Path) -> None:
     assert_refused(raybcgd("train", config, "--resume", "auto"), "--resume auto", "--out")
 
 
-def test_plan_wants_one_thing_to_plan(config: Path) -> None:
-    assert_refused(raybcgd("plan"), "--model")
-    assert_refused(raybcgd("plan", "--model", "mlp", "--shape", "8by8"), "--shape", "3x32x32")
+def test_blocks_needs_a_config_or_a_model(config: Path) -> None:
+    assert_refused(raybcgd("blocks"), "--model")
+    assert_refused(raybcgd("blocks", config, "--model", "mlp"), "--model")
+    assert_refused(raybcgd("blocks", "--model", "mlp", "--shape", "8by8"), "--shape", "3x32x32")
 
 
 def parquet(folder: Path, labels: list[int], sizes: list[int]) -> None:
-    """The same pictures as train and test files."""
+    """Write the same images as training and test files."""
     folder.mkdir()
     images = []
     for size in sizes:
@@ -273,31 +278,31 @@ def train_on(folder: Path, config: Path, *settings: str) -> Result:
     return raybcgd("train", config, "--out", folder / "run", *(part for text in given for part in ("--set", text)))
 
 
-def test_labels_out_of_range(config: Path, tmp_path: Path) -> None:
+def test_labels_out_of_range_are_refused(config: Path, tmp_path: Path) -> None:
     parquet(tmp_path / "d", [0, 1, 12, 2] * 10, [8] * 40)
     assert_refused(
         train_on(tmp_path / "d", config, "data.classes=10"), "labels", "outside 0 .. 9", "data.classes to 13"
     )
 
 
-def test_negative_labels(config: Path, tmp_path: Path) -> None:
+def test_negative_labels_are_refused(config: Path, tmp_path: Path) -> None:
     parquet(tmp_path / "d", [0, 1, -1, 2] * 10, [8] * 40)
     assert_refused(train_on(tmp_path / "d", config), "labels run from -1", "fix the labels")
 
 
-def test_a_truncated_parquet_file(config: Path, tmp_path: Path) -> None:
+def test_a_truncated_parquet_file_is_named(config: Path, tmp_path: Path) -> None:
     parquet(tmp_path / "d", [0, 1] * 20, [8] * 40)
     file = tmp_path / "d" / "train-00000-of-00001.parquet"
     file.write_bytes(file.read_bytes()[:-50])
     assert_refused(train_on(tmp_path / "d", config), "data.root", file.name, "fetch it again")
 
 
-def test_a_picture_of_another_size(config: Path, tmp_path: Path) -> None:
+def test_an_image_of_another_size_is_refused(config: Path, tmp_path: Path) -> None:
     parquet(tmp_path / "d", [0, 1] * 20, [8] * 39 + [9])
     assert_refused(train_on(tmp_path / "d", config), "9 x 9", "8 x 8", "data.image_size")
 
 
-def test_a_run_that_diverges_ends_with_1(config: Path, out: Path) -> None:
+def test_a_diverging_run_exits_with_1(config: Path, out: Path) -> None:
     result = raybcgd("train", config, "--out", out, "--set", "algorithm.lr=1e30")
     assert result.exit_code == 1, result.output
     assert len(result.stderr.splitlines()) == 1
@@ -305,60 +310,10 @@ def test_a_run_that_diverges_ends_with_1(config: Path, out: Path) -> None:
     assert "Traceback" not in result.output
 
 
-# Progress
-
-
-def record(number: int, accuracy: float | None = 0.5) -> RoundRecord:
-    """A round's record as far as progress looks at it."""
-    return RoundRecord(
-        round=number,
-        accuracy=accuracy,
-        loss=None if accuracy is None else 1.0,
-        train_loss=1.0,
-        lr=0.1,
-        participants=(),
-        upload_floats=0,
-        upload_bytes=0,
-        upload_d=0.2,
-        upload_d_total=0.2 * (number + 1),
-        upload_floats_by_block=(),
-        download_floats=0,
-        download_bytes=0,
-        drift_diversity=(),
-        seconds=0.1,
-        phase_seconds={},
-        hosts=1,
-    )
-
-
-def test_a_terminal_gets_a_bar() -> None:
-    console = Console(file=io.StringIO(), force_terminal=True, width=120)
-    with Display(console).run("FedX", 2) as watcher:
-        watcher.announce("starting Ray")
-        watcher.observe(record(0))
-        watcher.observe(record(1, accuracy=None))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "2/2" in text
-    assert "accuracy 50.0%" in text
-    assert "upload 0.4 d" in text
-
-
-def test_a_log_gets_lines() -> None:
-    console = Console(file=io.StringIO(), width=80)
-    with Display(console).run("FedX", 2) as watcher:
-        watcher.announce("starting Ray")
-        watcher.observe(record(0))
-        watcher.observe(record(1, accuracy=None))
-    first, second, third = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert first == "FedX: starting Ray …"
-    assert second.startswith("FedX: round 1/2  accuracy 50.0%  loss 1.000  upload 0.2 d  0.10 s/round")
-    assert "accuracy" not in third
-
-
 # The README
 
 
-def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_code_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     readme = (Path(__file__).parent.parent / "README.md").read_text()
     code = readme.split("```python\n")[1].split("```")[0]
     monkeypatch.chdir(tmp_path)
@@ -369,18 +324,19 @@ def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_the_readme_lists_every_method() -> None:
     readme = (Path(__file__).parent.parent / "README.md").read_text()
-    assert [name for name in METHODS if f"`{name}`" not in readme] == []
+    assert [name for name in ALGORITHMS if f"`{name}`" not in readme] == []
 
 
-def test_settings_lists_every_setting_with_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_lists_every_setting_with_its_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raybcgd.cli.settings.out", Console(file=(written := io.StringIO()), width=300))
     assert raybcgd("settings").exit_code == 0
     shown = written.getvalue()
     for name, kind in tables():
-        assert not name or f"[{name}]" in shown
+        table, _, choice = name.partition(" ")
+        assert not name or f"[{table}] {choice}" in shown
         for key in own_settings(kind):
             words = (kind.model_fields[key].description or "").split()
-            assert words, f"{name}.{key} is not described"
+            assert words, f"{name}.{key} has no docstring"
             assert " ".join(words[:3]) in shown
     written.truncate(0)
     raybcgd("settings", "cohort")
@@ -389,7 +345,7 @@ def test_settings_lists_every_setting_with_what_it_does(monkeypatch: pytest.Monk
     assert "epochs" not in one
 
 
-def test_settings_of_no_table() -> None:
+def test_settings_refuses_an_unknown_table() -> None:
     result = raybcgd("settings", "cohorts")
     assert result.exit_code == 2
     assert "cohorts is not a table of a config; use one of data, data.partition" in result.stderr

@@ -1,18 +1,20 @@
-"""Comparisons: the same data and seed for all, a table, a plot, and what the plot's title says."""
+"""Comparisons: variants, shared data and cohorts, the files, and the title of the plot."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 from typer.testing import CliRunner
 
 from raybcgd import Config, ConfigError
+from raybcgd.algorithms import FedAvg
 from raybcgd.cli import app
 from raybcgd.compare.comparison import compare, variant_configs
 from raybcgd.config import load_config, make_config
-from raybcgd.record.rounds import RoundRecord
-from raybcgd.record.standing import uploaded_to
+from raybcgd.record.rounds import Quality, RoundRecord, Traffic
+from raybcgd.record.summary import reaches
 from raybcgd.report.plots import headline
 
 DEMO = Path(__file__).parent.parent / "jobs" / "configs" / "demo.toml"
@@ -31,7 +33,7 @@ def small(**tables: Any) -> Config:
     return make_config({**base, **tables})
 
 
-def test_a_comparison_shares_data_and_cohorts_and_writes_its_files(out: Path) -> None:
+def test_the_runs_share_data_and_cohorts_and_files_are_written(out: Path) -> None:
     result = compare(small(compare={"target": 0.15}), out=out)
     assert list(result.runs) == ["FedAvg", "FedAvgM", "FedBCGD", "FedBCGD+"]
     cohorts = {tuple(p.client for r in run.records for p in r.participants) for run in result.runs.values()}
@@ -53,19 +55,19 @@ def test_the_command_prints_a_table(out: Path, tmp_path: Path) -> None:
     arguments = ["compare", str(path), "--algorithms", "fedavg,fedbcgd", "--set", "rounds=1", "--out", str(out)]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    assert "d in all" in result.stdout
+    assert "d total" in result.stdout
     assert "│ FedBCGD " in result.stdout
     assert "FedAvgM" not in result.stdout
 
 
-def test_the_demo_is_fair() -> None:
+def test_the_variants_of_the_demo_differ_only_in_the_algorithm() -> None:
     plan = variant_configs(load_config(DEMO))
     assert list(plan) == ["FedAvg", "FedAvgM", "FedBCGD", "FedBCGD+"]
     others = [config.model_dump(exclude={"algorithm"}) for config in plan.values()]
     assert all(other == others[0] for other in others)
 
 
-def test_algorithms_are_chosen_by_label_or_method() -> None:
+def test_algorithms_selects_variants_by_label_or_method() -> None:
     config = small(
         compare={
             "variants": [
@@ -81,28 +83,51 @@ def test_algorithms_are_chosen_by_label_or_method() -> None:
     assert other["FedBCGD"].algorithm.lr == 0.05
 
 
+def test_sweep_refuses_an_ambiguous_variant(tmp_path: Path) -> None:
+    variants = [{"label": label, "algorithm": {"name": "fedavg"}} for label in ("a", "b")]
+    path = tmp_path / "small.toml"
+    path.write_text(small(compare={"variants": variants}).to_toml())
+    result = CliRunner().invoke(app, ["sweep", str(path), "--grid", "algorithm.lr=1,2", "--variant", "fedavg"])
+    assert (result.exit_code, result.stderr) == (2, "error: --variant fedavg matches 2 variants; use one of a, b\n")
+
+
+def test_a_variant_keeps_python_objects() -> None:
+    class Local(FedAvg):
+        """Local (nobody, never): a class that cannot be imported by its name."""
+
+        name = "local"
+
+    def linear(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(input_shape[0] * input_shape[1] * input_shape[2], classes))
+
+    config = small(algorithm=Local(lr=0.2), model={"name": linear}, compare={"variants": [{"algorithm": {"lr": 0.3}}]})
+    (variant,) = variant_configs(config).values()
+    assert variant.algorithm == Local(lr=0.3)
+    assert variant.model.name is linear
+
+
 @pytest.mark.parametrize(
     ("variants", "message"),
     [
         ([{"algorithm": {"name": "fedavg"}}, {"algorithm": {"name": "fedavg"}}], '"FedAvg" twice'),
-        ([{"label": "x", "algorithm": {"name": "fedavg", "lr": -1}}], 'variant "x": algorithm.lr = -1'),
-        ([{"label": "x", "algorithm": {"name": "fed"}}], 'variant "x": algorithm.name = "fed" is unknown'),
+        ([{"label": "x", "algorithm": {"name": "fedavg", "lr": -1}}], '"x": algorithm.lr = -1'),
+        ([{"label": "x", "algorithm": {"name": "fed"}}], '"x": algorithm.name = "fed" is unknown'),
         ([], "compare.variants is empty"),
     ],
 )
-def test_wrong_variants_are_named(variants: list[Any], message: str) -> None:
+def test_an_invalid_variant_is_named(variants: list[Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         variant_configs(small(compare={"variants": variants}))
 
 
-def test_the_last_variant_is_checked_before_the_first_one_runs(out: Path) -> None:
+def test_all_variants_are_checked_before_the_first_one_runs(out: Path) -> None:
     variants = [{"algorithm": {"name": "fedavg"}}, {"algorithm": {"name": "fedbcgd"}, "blocks": {"count": 9}}]
-    with pytest.raises(ConfigError, match=r'variant "FedBCGD": blocks.count = 9'):
+    with pytest.raises(ConfigError, match=r'compare.variants, "FedBCGD": blocks.count = 9'):
         compare(small(compare={"variants": variants}), out=out)
     assert not out.exists()
 
 
-def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("")
     with pytest.raises(ConfigError, match="choose another --out"):
         compare(small(), out=tmp_path)
@@ -110,16 +135,20 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
 
 def records(upload_d: float, *accuracies: float | None) -> tuple[RoundRecord, ...]:
     return tuple(
-        RoundRecord.model_construct(round=k, accuracy=accuracy, upload_d_total=upload_d * (k + 1))
+        RoundRecord.model_construct(
+            round=k,
+            quality=Quality.model_construct(accuracy=accuracy),
+            traffic=Traffic.model_construct(upload_d_total=upload_d * (k + 1)),
+        )
         for k, accuracy in enumerate(accuracies)
     )
 
 
-def test_uploads_count_until_the_target_is_first_reached() -> None:
-    reached = uploaded_to(records(0.5, 0.2, None, 0.9, 0.8, 0.95), 0.9)
+def test_uploads_are_counted_until_the_target_is_reached() -> None:
+    reached = reaches(records(0.5, 0.2, None, 0.9, 0.8, 0.95), 0.9)
     assert reached is not None
-    assert (reached.round, reached.upload_d_total) == (2, 1.5)
-    assert uploaded_to(records(0.5, 0.2, None), 0.9) is None
+    assert (reached.round, reached.traffic.upload_d_total) == (2, 1.5)
+    assert reaches(records(0.5, 0.2, None), 0.9) is None
 
 
 @pytest.mark.parametrize(
@@ -133,9 +162,9 @@ def test_uploads_count_until_the_target_is_first_reached() -> None:
             {"FedAvg": records(1, 0.9), "B": records(1, 0.1, 0.9)},
             "FedAvg reaches 90 % with 2.0 times fewer uploaded floats than B",
         ),
-        ({"A": records(1, 0.9), "B": records(1, 0.1)}, "A reaches 90 % with 1.0 d uploaded, the others never"),
-        ({"A": records(1, 0.1), "B": records(1, 0.1)}, "Nobody reached 90 %"),
+        ({"A": records(1, 0.9), "B": records(1, 0.1)}, "A reaches 90 % with 1.0 d uploaded; no other run does"),
+        ({"A": records(1, 0.1), "B": records(1, 0.1)}, "No run reaches 90 %"),
     ],
 )
-def test_the_title_says_what_one_sees(runs: dict[str, tuple[RoundRecord, ...]], line: str) -> None:
+def test_the_title_of_the_plot_states_the_result(runs: dict[str, tuple[RoundRecord, ...]], line: str) -> None:
     assert headline(runs, 0.9) == line

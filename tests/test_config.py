@@ -1,5 +1,7 @@
-"""The config: the example that the documentation shows, files that read back to themselves, and clear errors."""
+"""Configs: files, overrides, variants, and one-line errors."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +10,16 @@ import pytest
 from raybcgd import Config, ConfigError, run
 from raybcgd.compare.settings import Variant
 from raybcgd.config import load_config, make_config
-from raybcgd.config.files import override, vary
+from raybcgd.config.files import override, tables_of, vary
+from raybcgd.data.partition import IID
+from raybcgd.wire import TopK
 
 CONFIGS = sorted((Path(__file__).parent.parent / "jobs" / "configs").glob("*.toml"))
 EXAMPLE = next(path for path in CONFIGS if path.name == "quickstart.toml")
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_every_config_of_the_repository_reads_back_to_itself(path: Path, tmp_path: Path) -> None:
+def test_a_config_survives_a_round_trip_through_toml(path: Path, tmp_path: Path) -> None:
     config = load_config(path)
     copy = tmp_path / "copy.toml"
     copy.write_text(config.to_toml())
@@ -23,7 +27,7 @@ def test_every_config_of_the_repository_reads_back_to_itself(path: Path, tmp_pat
     assert load_config(copy).to_toml() == config.to_toml()
 
 
-def test_the_example_runs(out: Path) -> None:
+def test_the_quickstart_runs(out: Path) -> None:
     config = load_config(EXAMPLE, ["rounds=2", "engine=local"])
     assert (config.algorithm.name, config.algorithm.lr, config.blocks.count) == ("fedbcgd+", 0.03, 5)
     result = run(config, out=out)
@@ -32,25 +36,30 @@ def test_the_example_runs(out: Path) -> None:
     assert load_config(out / "config.toml") == config
 
 
-def test_defaults_alone_are_a_config() -> None:
+def test_an_empty_config_is_valid() -> None:
     assert make_config({}) == Config()
 
 
-def test_overrides_take_toml_values_and_bare_words() -> None:
+def test_overrides_are_toml_values_or_bare_words() -> None:
     values = override({"a": {"b": 1}}, ["a.b=2.5", "a.c=word", "d=[1, 2]", "e.f.g=true", 'h="x y"', "i = 3 "])
     assert values == {"a": {"b": 2.5, "c": "word"}, "d": [1, 2], "e": {"f": {"g": True}}, "h": "x y", "i": 3}
 
 
-def test_overrides_leave_what_they_were_given_alone() -> None:
+def test_overrides_do_not_change_their_input() -> None:
     values = {"a": {"b": 1}}
     override(values, ["a.b=2"])
     assert values == {"a": {"b": 1}}
 
 
-@pytest.mark.parametrize("text", ["rounds", "=3", "a..b=3", "rounds.x=3"])
-def test_a_bad_override_says_how_to_write_it(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"^--set "):
+@pytest.mark.parametrize("text", ["rounds", "=3", "a..b=3"])
+def test_an_invalid_override_shows_the_syntax(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--set .*: write it as key=value"):
         override({"rounds": 3}, [text])
+
+
+def test_an_override_inside_a_plain_setting_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^rounds\.x cannot be set: rounds is not a table"):
+        override({"rounds": 3}, ["rounds.x=3"])
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -58,6 +67,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"algoritm": {}}, "algoritm is not a setting; did you mean algorithm?"),
     ({"lr": 0.3}, "lr is not a setting; did you mean algorithm.lr?"),
     ({"data": {"clients": 3}}, "data.clients is not a setting; did you mean data.partition.clients?"),
+    ({"data": {"rho": 3}}, "data.rho is not a setting; did you mean data.partition.rho?"),
+    ({"data": {"partition": {"knd": "iid"}}}, "data.partition.knd is not a setting of dirichlet; did you mean kind?"),
+    (
+        {"data": {"partition": {"kind": "iid", "rho": 1}}},
+        "data.partition.rho is not a setting of iid; known here: clients, samples_per_client, kind",
+    ),
+    ({"algorithm": 3}, "algorithm = 3 is not a table; write [algorithm], or pass an instance of Algorithm"),
+    ({"version": 1}, "version = 1 is not supported: this raybcgd reads version 2; use the one that wrote it"),
     ({"algorithm": {"momentun": 0.5}}, "algorithm.momentun is not a setting of fedbcgd+; did you mean momentum?"),
     (
         {"algorithm": {"name": "fedavg", "momentum": 0.5}},
@@ -81,25 +98,25 @@ def test_an_error_names_the_setting_and_the_fix(values: dict[str, Any], line: st
 
 
 def test_an_unknown_method_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"use one of fedavg, .*fedbcgd\+.*, or package.module:Class$"):
+    with pytest.raises(ConfigError, match=r'use one of fedavg, .*fedbcgd\+.*, or "package\.module:Name"$'):
         make_config({"algorithm": {"name": "nonsense"}})
 
 
 @pytest.mark.parametrize("name", ["no_such_module:X", "raybcgd:NoSuchClass", "raybcgd:Config"])
-def test_a_class_that_is_no_algorithm_is_refused(name: str) -> None:
+def test_a_class_that_is_not_an_algorithm_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"algorithm\.name = "):
         make_config({"algorithm": {"name": name}})
 
 
 @pytest.mark.parametrize("content", [b"rounds = ", b"\xff\xfe", b"[a\n"])
-def test_a_file_that_is_not_toml(content: bytes, tmp_path: Path) -> None:
+def test_invalid_toml_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "bad.toml"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match="is not valid TOML"):
         load_config(path)
 
 
-def test_a_variant_carries_over_the_settings_that_its_method_has() -> None:
+def test_a_variant_keeps_the_settings_that_its_method_has() -> None:
     base = make_config({"algorithm": {"name": "fedbcgd+", "lr": 0.2, "momentum": 0.3}, "compare": {"target": 0.5}})
     plain = vary(base, Variant(algorithm={"name": "fedavg"}))
     assert plain.algorithm.model_dump() == {"lr": 0.2, "lr_decay": 0.998, "weight_decay": 0.001}
@@ -123,30 +140,52 @@ def test_a_config_extends_another(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('extends = "none.toml"', r"cannot read the config .*none\.toml that .*x\.toml extends"),
-        ('extends = "x.toml"', "leads back to itself; name another config"),
+        ('extends = "none.toml"', r"cannot read the config .*none\.toml, which .*x\.toml extends"),
+        ('extends = "x.toml"', "is circular; name another config"),
         ("extends = 3", "extends = 3 in .*x.toml: must be the name of another config"),
     ],
 )
-def test_what_cannot_be_extended(text: str, message: str, tmp_path: Path) -> None:
+def test_an_invalid_extends_is_refused(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text(text)
     with pytest.raises(ConfigError, match=message):
         load_config(tmp_path / "x.toml")
 
 
-def test_another_method_drops_the_settings_that_it_has_not(tmp_path: Path) -> None:
+def test_another_choice_drops_the_settings_that_it_does_not_have(tmp_path: Path) -> None:
     (tmp_path / "base.toml").write_text(
         '[algorithm]\nname = "fedbcgd"\nlr = 0.03\nmomentum = 0.7\n[wire]\ncodec = "qsgd"\nlevels = 7\n'
-        "[cohort]\nclients_per_block = 3\n[hosts]\ncount = 2\n"
+        "[cohort]\nclients_per_block = 3\n[hosts]\ncount = 2\n[data.partition]\nrho = 0.1\nclients = 30\n"
     )
     settings = ["algorithm.name=fedavg", "wire.codec=bf16", "cohort.clients_per_round=9", "hosts.max_count=4"]
+    settings += ["data.partition.kind=iid"]
     (tmp_path / "child.toml").write_text(
         'extends = "base.toml"\nalgorithm.name = "fedavg"\nwire.codec = "bf16"\ncohort.clients_per_round = 9\n'
-        "hosts.max_count = 4\n"
+        'hosts.max_count = 4\ndata.partition.kind = "iid"\n'
     )
     for config in (load_config(tmp_path / "base.toml", settings), load_config(tmp_path / "child.toml")):
         assert (config.algorithm.name, config.algorithm.lr, config.wire.codec) == ("fedavg", 0.03, "bf16")
         assert (config.cohort.clients_per_block, config.cohort.clients_per_round) == (None, 9)
         assert (config.hosts.count, config.hosts.max_count) == (None, 4)
+        assert config.data.partition == IID(clients=30)
     with pytest.raises(ConfigError, match=r"algorithm\.momentum is not a setting of fedavg"):
         load_config(tmp_path / "base.toml", ["algorithm.name=fedavg", "algorithm.momentum=0.5"])
+    with pytest.raises(ConfigError, match=r"data\.partition\.rho is not a setting of iid"):
+        load_config(tmp_path / "base.toml", ["data.partition.kind=iid", "data.partition.rho=0.5"])
+
+
+def test_the_same_choice_keeps_its_settings() -> None:
+    tables = {"data": {"partition": {"kind": "shards", "shards_per_client": 3}}}
+    assert override(tables, ["data.partition.kind=shards", "data.partition.clients=9"]) == {
+        "data": {"partition": {"kind": "shards", "shards_per_client": 3, "clients": 9}}
+    }
+
+
+def test_tables_of_a_config_read_back_to_it() -> None:
+    config = make_config({"wire": {"codec": "topk", "k": 3}, "data": {"partition": {"kind": "iid"}}, "rounds": 3})
+    assert tables_of(config) == {"wire": {"codec": TopK, "k": 3}, "data": {"partition": {"kind": IID}}, "rounds": 3}
+    assert make_config(tables_of(config)) == config
+
+
+def test_importing_the_config_imports_neither_torch_nor_ray() -> None:
+    code = "import raybcgd.config, sys; print({'torch', 'ray'} & sys.modules.keys())"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

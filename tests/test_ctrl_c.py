@@ -1,4 +1,4 @@
-"""Ctrl-C: at the start, in a run, in a sweep; it ends within seconds, leaves whole files and no processes."""
+"""Ctrl-C at the start, in a run and in a sweep: exits within seconds, with intact files and no processes left."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def marked_processes(mark: str) -> list[str]:
-    """The command lines of all processes that have inherited a mark in their environment."""
+    """Return the command lines of all processes with a mark in their environment."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -34,13 +34,13 @@ def marked_processes(mark: str) -> list[str]:
     return found
 
 
-def hear_ctrl_c() -> None:
-    """In a process about to start, as a terminal starts it: what is started in the background does not hear Ctrl-C."""
+def enable_ctrl_c() -> None:
+    """Enable Ctrl-C in a new process, as a terminal does. Background processes ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def interrupt(config: Path, out: Path, *settings: str, whole_group: bool) -> tuple[int, str, float, list[str]]:
-    """Start a long run, press Ctrl-C in its fifth round: exit code, standard error, seconds, processes left behind."""
+    """Press Ctrl-C in the fifth round of a run. Return exit code, standard error, seconds, and processes left."""
     mark = f"raybcgd-test-{time.time_ns()}"
     given = [part for text in ("rounds=1000000", *settings) for part in ("--set", text)]
     code = "from raybcgd.cli import main; main"
@@ -51,7 +51,7 @@ def interrupt(config: Path, out: Path, *settings: str, whole_group: bool) -> tup
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=hear_ctrl_c,
+        preexec_fn=enable_ctrl_c,
     )
     assert process.stdout is not None
     try:
@@ -61,7 +61,7 @@ def interrupt(config: Path, out: Path, *settings: str, whole_group: bool) -> tup
         else:
             pytest.fail(f"no fifth round: {process.communicate()[1]}")
         pressed = time.monotonic()
-        # A terminal sends Ctrl-C to the whole group, `kill` to the one process.
+        # A terminal sends Ctrl-C to the process group, `kill` to one process.
         (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=60)
         return process.returncode, errors, time.monotonic() - pressed, marked_processes(mark)
@@ -69,7 +69,7 @@ def interrupt(config: Path, out: Path, *settings: str, whole_group: bool) -> tup
         process.kill()
 
 
-def assert_ended_well(code: int, errors: str, seconds: float, left: list[str], out: Path) -> None:
+def assert_clean_exit(code: int, errors: str, seconds: float, left: list[str], out: Path) -> None:
     assert code == 130, errors
     assert len(errors.splitlines()) == 1, errors
     assert "interrupted after" in errors
@@ -81,12 +81,12 @@ def assert_ended_well(code: int, errors: str, seconds: float, left: list[str], o
     assert (out / "rounds.jsonl").read_bytes().endswith(b"\n")
 
 
-linux = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
+linux = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 
 
 @linux
-def test_ctrl_c_ends_a_local_run(config: Path, out: Path) -> None:
-    assert_ended_well(*interrupt(config, out, whole_group=True), out)
+def test_ctrl_c_stops_a_local_run(config: Path, out: Path) -> None:
+    assert_clean_exit(*interrupt(config, out, whole_group=True), out)
     done = len(list(RoundLog(out / "rounds.jsonl")))
     result = CliRunner().invoke(app, ["resume", str(out), "--set", f"rounds={done + 2}"])
     assert result.exit_code == 0, result.output
@@ -94,10 +94,10 @@ def test_ctrl_c_ends_a_local_run(config: Path, out: Path) -> None:
 
 @linux
 @pytest.mark.parametrize("command", ["train", "sweep"])
-def test_ctrl_c_before_anything_has_begun(command: str, config: Path) -> None:
+def test_ctrl_c_stops_a_command_while_it_imports(command: str, config: Path) -> None:
     arguments = [command, str(config), *(["--grid", "algorithm.lr=0.1,0.2"] if command == "sweep" else [])]
     process = subprocess.Popen(
-        [sys.executable, "-m", "raybcgd", *arguments], stderr=subprocess.PIPE, text=True, preexec_fn=hear_ctrl_c
+        [sys.executable, "-m", "raybcgd", *arguments], stderr=subprocess.PIPE, text=True, preexec_fn=enable_ctrl_c
     )
     maps = Path(f"/proc/{process.pid}/maps")
     while process.poll() is None and "libtorch" not in maps.read_text():
@@ -110,7 +110,7 @@ def test_ctrl_c_before_anything_has_begun(command: str, config: Path) -> None:
 @linux
 @pytest.mark.ray
 @pytest.mark.slow
-def test_ctrl_c_ends_a_sweep(config: Path, out: Path) -> None:
+def test_ctrl_c_stops_a_sweep(config: Path, out: Path) -> None:
     command = ["sweep", str(config), "--grid", "algorithm.lr=0.01,0.02", "--set", "rounds=1000000", "--out", str(out)]
     mark = f"raybcgd-test-{time.time_ns()}"
     process = subprocess.Popen(
@@ -119,7 +119,7 @@ def test_ctrl_c_ends_a_sweep(config: Path, out: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=hear_ctrl_c,
+        preexec_fn=enable_ctrl_c,
     )
     deadline = time.monotonic() + 120
     while not list(out.glob("*/rounds.jsonl")) and time.monotonic() < deadline:
@@ -135,5 +135,5 @@ def test_ctrl_c_ends_a_sweep(config: Path, out: Path) -> None:
 @linux
 @pytest.mark.ray
 @pytest.mark.parametrize("whole_group", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["terminal", "kill"])
-def test_ctrl_c_ends_a_run_on_ray_and_its_processes(config: Path, out: Path, whole_group: bool) -> None:
-    assert_ended_well(*interrupt(config, out, "engine=ray", whole_group=whole_group), out)
+def test_ctrl_c_stops_a_run_on_ray_and_its_processes(config: Path, out: Path, whole_group: bool) -> None:
+    assert_clean_exit(*interrupt(config, out, "engine=ray", whole_group=whole_group), out)

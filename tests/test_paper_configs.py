@@ -1,4 +1,4 @@
-"""The papers' experiments in jobs/configs: every file loads, and its runs fit together on data of its shape."""
+"""The papers' experiments in jobs/configs: every file loads, and its runs are valid on data of the right shape."""
 
 from functools import cache
 from pathlib import Path
@@ -35,7 +35,7 @@ SHAPES = {
 
 @cache
 def blank(source: str) -> Dataset:
-    """Black pictures of a data set's shape, with all its labels."""
+    """Return black images with the shape and the labels of a data set."""
     shape, classes = SHAPES[source]
     train, test = np.zeros((8000, *shape), dtype=np.uint8), np.zeros((1000, *shape), dtype=np.uint8)
     return Dataset.from_tensors(train, np.arange(8000) % classes, test, np.arange(1000) % classes, name=source)
@@ -49,12 +49,12 @@ def data_of(config: Config) -> Dataset:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_run_of_a_file_fits_together(name: str) -> None:
+def test_every_run_of_a_config_is_valid(name: str) -> None:
     config = load_config(FOLDER / name)
     dataset = data_of(config)
     variants = list(variant_configs(config).values())
     if config.model.name in LARGE:
-        module = shapes_alone(config, dataset)
+        module = on_meta_device(config, dataset)
         clients = len(partition(dataset.train.targets, dataset.classes, config.data.partition, config.seed))
     else:
         problem, data = prepare(variants[0], dataset=dataset)
@@ -68,8 +68,8 @@ def test_every_run_of_a_file_fits_together(name: str) -> None:
         assert 0 < wire.upload(0 if variant.algorithm.blockwise else None).bytes <= 8 * layout.size + 100
 
 
-def shapes_alone(config: Config, dataset: Dataset) -> nn.Module:
-    """A model of tens or hundreds of megabytes without its numbers, but tried on its data."""
+def on_meta_device(config: Config, dataset: Dataset) -> nn.Module:
+    """Build a large model without allocating its parameters, and check its output shape."""
     options = {key: value for key, value in config.model.options.items() if key != "weights"}
     model, shape = config.model.model_copy(update={"options": options}), dataset.train.inputs.shape[1:]
     with torch.device("meta"):
@@ -78,8 +78,8 @@ def shapes_alone(config: Config, dataset: Dataset) -> nn.Module:
     return module
 
 
-def test_paper_numbers_are_those_of_the_papers() -> None:
-    """The hyper-parameters that every experiment of a paper shares."""
+def test_hyper_parameters_are_those_of_the_papers() -> None:
+    """Check the hyper-parameters that all experiments of a paper share."""
     for path in FILES:
         config, name = load_config(path), path.name
         if "small" in name or path.parent == FOLDER:
@@ -105,14 +105,14 @@ def test_paper_numbers_are_those_of_the_papers() -> None:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_small_twin_runs(name: str, out: Path) -> None:
-    """One round of the first run of those that need no files; all of it takes minutes."""
+def test_a_small_config_runs(name: str, out: Path) -> None:
+    """Run one round of the first variant. A full run takes minutes."""
     config = next(iter(variant_configs(load_config(FOLDER / name)).values()))
     record = run(config.model_copy(update={"rounds": 1, "engine": "local"}), out=out).records[-1]
-    assert record.accuracy is not None
-    assert record.upload_floats > 0
+    assert record.quality.accuracy is not None
+    assert record.traffic.upload_floats > 0
 
 
-def test_the_list_names_every_file() -> None:
+def test_the_readme_lists_every_config() -> None:
     text = (FOLDER / "README.md").read_text()
     assert [name for name in NAMES if f"`{name}`" not in text] == []

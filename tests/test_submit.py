@@ -1,4 +1,4 @@
-"""`raybcgd submit` without a cluster: what it sends, and what it refuses."""
+"""`raybcgd submit` without a cluster: the command that it sends, and what it refuses."""
 
 import shlex
 from pathlib import Path
@@ -10,7 +10,7 @@ from raybcgd.cli import app
 from raybcgd.submit import _entrypoint
 from tests.conftest import small
 
-NOBODY = "http://127.0.0.1:9"
+UNREACHABLE = "http://127.0.0.1:9"
 
 
 @pytest.fixture
@@ -21,23 +21,23 @@ def config(tmp_path: Path) -> Path:
 
 
 def submit(config: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(app, ["submit", str(config), "--address", NOBODY, *arguments])
+    return CliRunner().invoke(app, ["submit", str(config), "--address", UNREACHABLE, *arguments])
 
 
-def test_an_address_at_which_nobody_answers(config: Path) -> None:
+def test_an_unreachable_address_is_refused(config: Path) -> None:
     done = submit(config)
     assert done.exit_code == 2
-    assert done.output.startswith(f"error: --address {NOBODY}: no Ray cluster answers there"), done.output
+    assert done.output.startswith(f"error: --address {UNREACHABLE}: no Ray cluster answers there"), done.output
     assert done.output.count("\n") == 1
 
 
-def test_resume_needs_a_place(config: Path) -> None:
+def test_resume_auto_needs_a_folder_or_an_address(config: Path) -> None:
     done = submit(config, "--resume", "auto")
     assert done.exit_code == 2
-    assert "give --out, or set checkpoint.address" in done.output
+    assert "add --out, or set checkpoint.address" in done.output
 
 
-def test_the_config_travels_in_the_working_directory(config: Path, tmp_path: Path) -> None:
+def test_the_config_must_be_in_the_working_directory(config: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     done = submit(config, "--working-dir", str(tmp_path / "other"))
     assert done.exit_code == 2
@@ -49,13 +49,13 @@ def test_the_config_travels_in_the_working_directory(config: Path, tmp_path: Pat
     assert f"{config.name} is not in --working-dir" in done.output
 
 
-def test_an_address_that_is_none(config: Path) -> None:
+def test_an_invalid_address_is_refused(config: Path) -> None:
     done = submit(config, "--address", "nonsense")
     assert done.exit_code == 2
     assert "--address nonsense: no Ray cluster answers there" in done.output
 
 
-def test_words_reach_the_node_as_they_were_given() -> None:
+def test_arguments_are_quoted_for_the_shell() -> None:
     line = _entrypoint("my config.toml", ["algorithm.name='a b'", "seed=1; rm -r x"], "~/runs/it's", resume=True)
     words = shlex.split(line)
     assert words[:4] == ["python", "-m", "raybcgd", "train"]

@@ -58,12 +58,11 @@ A `SharedBlock` of `Down` reaches the client rule as a whole vector; only its sh
 Wrong declarations raise a TypeError when the class is created.
 
 Rules are pure functions. They may run on a stack of clients, with one more leading dimension, so they index from the
-end: `v[..., s]`, and `mine.seen[..., work.phase, :]` for a `PerPhase` field.
+end: `v[..., s]`, and `mine.past[..., work.data_phase, :]` for a `PerPhase` field.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
@@ -72,7 +71,6 @@ from raybcgd.algorithms.contract import (
     ControlVariate,
     Count,
     Displacement,
-    Field,
     Kind,
     Momentum,
     OwnBlock,
@@ -88,23 +86,10 @@ from raybcgd.algorithms.contract import (
 )
 from raybcgd.algorithms.settings import AlgorithmConfig
 
-# Until all consumers read `contract`.
-Travel = Kind
-Declared = Field
-
-
-class Reduction(Enum):
-    """Until all consumers read `Field.summed`."""
-
-    MEAN = "mean"
-    SUM = "sum"
-
-
 __all__ = [
     "Algorithm",
     "ControlVariate",
     "Count",
-    "Declared",
     "Direction",
     "Displacement",
     "Momentum",
@@ -112,16 +97,13 @@ __all__ = [
     "OwnBlock",
     "PerPhase",
     "PhaseCounts",
-    "Reduction",
     "Round",
     "Scalar",
     "SharedBlock",
     "Summed",
     "Task",
-    "Travel",
     "Whole",
     "Work",
-    "declared",
 ]
 
 Direction = Callable[[Tensor, Tensor], Tensor]
@@ -153,7 +135,7 @@ class Work(Protocol):
 
     lr: float
     """eta of this round."""
-    phase: int
+    data_phase: int
     """The current data phase. 0 if the data is not block-cyclic."""
 
     @property
@@ -198,7 +180,7 @@ class Round:
     """eta of this round."""
     steps: float
     """T, averaged over the cohort."""
-    phase: int = 0
+    data_phase: int = 0
     """The current data phase. 0 if the data is not block-cyclic."""
 
 

@@ -37,7 +37,7 @@ class MCPSGD(MMPSGD):
         return super().server_init(x, phases)._replace(chains=x.repeat(phases, 1))
 
     def broadcast(self, server: Any, rnd: Round) -> Any:
-        return self.Down(x=server.x, z=server.chains[rnd.phase])
+        return self.Down(x=server.x, z=server.chains[rnd.data_phase])
 
     def client_rule(self, work: Work, down: Any, mine: Any) -> tuple[Any, Any]:
         x, z = down.x, down.z
@@ -46,7 +46,7 @@ class MCPSGD(MMPSGD):
 
     def server_rule(self, server: Any, total: Any, rnd: Round) -> Any:
         x, chains = server.x + total.delta, server.chains.clone()
-        chains[rnd.phase] += total.delta_z
-        better = x if bool(total.loss <= total.loss_z) else chains[rnd.phase]
-        predictors, seen = self.feed(server, better, rnd.phase)
+        chains[rnd.data_phase] += total.delta_z
+        better = x if bool(total.loss <= total.loss_z) else chains[rnd.data_phase]
+        predictors, seen = self.feed(server, better, rnd.data_phase)
         return self.Server(x=x, chains=chains, predictors=predictors, seen=seen)

@@ -32,7 +32,7 @@ class MMPSGD(FedAvg):
 
     def server_rule(self, server: Any, total: Any, rnd: Round) -> Any:
         x = server.x + total.delta
-        predictors, seen = self.feed(server, x, rnd.phase)
+        predictors, seen = self.feed(server, x, rnd.data_phase)
         return self.Server(x=x, predictors=predictors, seen=seen)
 
     def feed(self, server: Any, model: Tensor, m: int) -> tuple[Tensor, Tensor]:

@@ -1,1 +1,1 @@
-"""Looking at a run from outside: how alike clients' models are, and how sure the global model may be."""
+"""Analysis of a run: similarity of the clients' models, and prediction sets of the global model."""

@@ -1,4 +1,4 @@
-"""Linear CKA (Kornblith et al., ICML 2019): how alike the features of two models are, up to rotation and scale."""
+"""Linear CKA (Kornblith et al., ICML 2019): the similarity of two models' features, up to rotation and scale."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -10,13 +10,13 @@ from raybcgd.model.flat import FlatModel
 
 
 def linear_cka(a: Tensor, b: Tensor) -> float:
-    """The similarity, from 0 to 1, of two models' features of the same samples: (samples, any number of features)."""
+    """Return the similarity, from 0 to 1, of two models' features on the same samples: (samples, features)."""
     return _alignment(_gram(a), _gram(b))
 
 
 @torch.no_grad()
 def model_cka(flat: FlatModel, models: Sequence[Tensor], inputs: Tensor) -> dict[str, Tensor]:
-    """For every layer, the similarities between all pairs of models (flat vectors) on some inputs: a matrix."""
+    """Return, per layer, the matrix of similarities between all pairs of models (flat vectors) on some inputs."""
     here, was_training = flat.vector.clone(), flat.module.training
     flat.module.eval()
     grams: list[dict[str, Tensor]] = []
@@ -33,7 +33,7 @@ def model_cka(flat: FlatModel, models: Sequence[Tensor], inputs: Tensor) -> dict
 
 @torch.no_grad()
 def layer_outputs(flat: FlatModel, inputs: Tensor) -> dict[str, Tensor]:
-    """What every layer of the layout makes of some inputs, in the order of the forward pass."""
+    """Return the output of every layer of the layout, in the order of the forward pass."""
     outputs: dict[str, Tensor] = {}
 
     def keep(name: str, output: object) -> None:
@@ -43,7 +43,7 @@ def layer_outputs(flat: FlatModel, inputs: Tensor) -> dict[str, Tensor]:
     modules = dict(flat.module.named_modules())
     with ExitStack() as stack:
         for layer in flat.layout.order:
-            module = modules.get(layer.name, flat.module)  # parameters of the module itself have no path
+            module = modules.get(layer.name, flat.module)  # parameters of the root module have no path
             hook = module.register_forward_hook(lambda _m, _i, output, name=layer.name: keep(name, output))
             stack.callback(hook.remove)
         flat.module(inputs)
@@ -51,19 +51,19 @@ def layer_outputs(flat: FlatModel, inputs: Tensor) -> dict[str, Tensor]:
 
 
 def mean_similarity(matrix: Tensor) -> float:
-    """The mean over pairs of different models."""
+    """Return the mean over pairs of different models."""
     count = len(matrix)
     return float((matrix.sum() - matrix.diagonal().sum()) / (count * (count - 1)))
 
 
 def _gram(features: Tensor) -> Tensor:
-    """The samples' inner products, which are all that CKA needs: small where features are many."""
+    """Return the samples' inner products, which is all that CKA needs and small for many features."""
     rows = features.flatten(1).double()
     rows = rows - rows.mean(0)
     return rows @ rows.T
 
 
 def _alignment(a: Tensor, b: Tensor) -> float:
-    """<K, L> / (|K| |L|) = |Y'X|^2 / (|X'X| |Y'Y|) for centred features X, Y. Constant features are like nothing."""
+    """Return <K, L> / (|K| |L|) = |Y'X|^2 / (|X'X| |Y'Y|) for centred features X, Y; 0 for constant features."""
     size = float(a.norm() * b.norm())
     return float((a * b).sum()) / size if size > 0 else 0.0

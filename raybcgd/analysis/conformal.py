@@ -1,4 +1,4 @@
-"""Conformal prediction (Sadinle et al., 2019): sets of labels that hold the true one with a probability one chooses."""
+"""Conformal prediction (Sadinle et al., 2019): label sets that contain the true label with a chosen probability."""
 
 import math
 from typing import NamedTuple
@@ -9,31 +9,31 @@ from torch import Tensor
 
 
 class Conformal(NamedTuple):
-    """How prediction sets do on data that their threshold was not made from."""
+    """Prediction sets, evaluated on data that was not used to find their threshold."""
 
     level: float
-    """kappa, the coverage that was asked for."""
+    """kappa, the requested coverage."""
     threshold: float
-    """A label is in the set when 1 - its probability is at most this."""
+    """A label is in the set if 1 - its probability is at most this."""
     coverage: float
-    """The share of samples whose set holds their label."""
+    """Fraction of samples whose set contains their label."""
     mean_size: float
-    """Labels in a set, on average: the fewer, the surer the model may be."""
+    """Mean number of labels per set."""
     samples: int
     calibration_samples: int
 
 
 def threshold(scores: np.ndarray, level: float) -> float:
-    """The ceil((n + 1) * level)-th smallest of n calibration scores: with that probability a new one is no larger.
+    """Return the ceil((n + 1) * level)-th smallest of n scores; a new score is no larger with probability `level`.
 
-    1, so that sets hold every label, where n is too small to promise the level.
+    If n is too small for the level, return 1, so that every set contains all labels.
     """
     rank = math.ceil((len(scores) + 1) * level)
     return float(np.partition(scores, rank - 1)[rank - 1]) if rank <= len(scores) else 1.0
 
 
 def conformal(probabilities: np.ndarray, targets: np.ndarray, calibration: np.ndarray, level: float) -> Conformal:
-    """Find the threshold on the samples of a mask, and judge the sets on the others."""
+    """Find the threshold on the samples of a mask, and evaluate the sets on the others."""
     scores = 1 - probabilities
     of_label = scores[np.arange(len(targets)), targets]
     limit = threshold(of_label[calibration], level)
@@ -49,7 +49,7 @@ def conformal(probabilities: np.ndarray, targets: np.ndarray, calibration: np.nd
 
 
 def probabilities_of(outputs: Tensor) -> Tensor:
-    """The labels' probabilities from a model's outputs, a row a sample; one output a sample is that of label 1."""
+    """Return label probabilities from outputs, one row per sample. A single output is the logit of label 1."""
     if outputs.dim() > 1 and outputs.shape[-1] > 1:
         return outputs.softmax(-1)
     positive = outputs.reshape(-1).sigmoid()

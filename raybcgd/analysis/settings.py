@@ -1,4 +1,4 @@
-"""`[analysis]`: what is worked out from a run's last checkpoint when it has ended."""
+"""`[analysis]`: the analysis of a run's last checkpoint."""
 
 from typing import Annotated
 
@@ -8,13 +8,13 @@ from raybcgd.section import Section
 
 
 class AnalysisConfig(Section):
-    """What to work out, and on how much of the test data."""
+    """`[analysis]`: CKA between client models, and conformal prediction sets."""
 
     cka_clients: Annotated[int, Field(ge=0)] = 4
-    """How many clients' models to compare; 0 or 1: none."""
+    """Number of client models to compare with CKA. 0 or 1: no CKA."""
     cka_samples: Annotated[int, Field(ge=2)] = 256
-    """The test samples on which their features are compared."""
+    """Test samples for CKA."""
     conformal_level: Annotated[float, Field(gt=0, lt=1)] = 0.9
-    """kappa, the share of samples whose prediction set shall hold their label."""
+    """kappa, the target coverage of the prediction sets."""
     calibration_share: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    """The part of the test data that is held out to find the threshold of these sets."""
+    """Fraction of the test data held out to calibrate the prediction sets."""

@@ -1,4 +1,4 @@
-"""The command line: `raybcgd train | resume | compare | sweep | report | submit | plan | data | methods`."""
+"""The command line: one module per group of commands."""
 
 from raybcgd.cli.app import app, main
 

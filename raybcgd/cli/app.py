@@ -1,4 +1,4 @@
-"""The commands put together."""
+"""The command-line application."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from raybcgd.cli.blocks import plan
+from raybcgd.cli.blocks import blocks
 from raybcgd.cli.data import data
 from raybcgd.cli.methods import methods
 from raybcgd.cli.report import report
@@ -18,8 +18,9 @@ from raybcgd.cli.submit import submit
 from raybcgd.record.summary import own_version
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for command in (train, resume, compare, sweep, report, submit, plan, methods, settings):
+for command in (train, resume, compare, sweep, report, submit, blocks, methods, settings):
     app.command()(command)
+app.command("plan", hidden=True)(blocks)  # its former name
 app.add_typer(data, name="data")
 
 
@@ -32,18 +33,17 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Federated block-coordinate gradient descent, simulated on Ray."""
 
 
 def main() -> None:
-    """The console script."""
-    # As with `python -m`: what a config names as package.module:callable may lie in the current folder. Ray's workers
-    # look there of themselves.
+    """Run a command."""
+    # As with `python -m`, a config may name modules in the current folder. Ray's workers search it by default.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    # Arrays from Ray's object store are read-only, and everything of ours that wraps them only reads.
+    # Arrays from Ray's object store are read-only, and we never write to tensors that share their memory.
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
     app()

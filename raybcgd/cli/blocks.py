@@ -1,4 +1,4 @@
-"""`raybcgd plan`: how a model is divided into blocks, and what an upload costs."""
+"""`raybcgd blocks`: the division of a model into blocks, and the size of an upload."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from raybcgd.cli.shared import Set, ends_clearly, out
+from raybcgd.cli.shared import Set, exits_cleanly, out, print_line
 from raybcgd.config import Config, load_config, make_config
 from raybcgd.config.files import override
 from raybcgd.data.sources import load
@@ -14,39 +14,40 @@ from raybcgd.errors import ConfigError
 from raybcgd.model.blocks import divide
 from raybcgd.model.division_table import Row, division_table, upload_saving
 from raybcgd.model.divisions import DIVISIONS
+from raybcgd.model.settings import MODELS
 from raybcgd.model.zoo import build
 
 
-@ends_clearly
-def plan(
-    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="The experiment as a TOML file.")] = None,
-    model: Annotated[str | None, typer.Option(help="A model in place of a config, such as vgg19.")] = None,
+@exits_cleanly
+def blocks(
+    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="The experiment, a TOML file.")] = None,
+    model: Annotated[str | None, typer.Option(help="A model such as vgg19, instead of a config.")] = None,
     division: Annotated[
         str | None,
-        typer.Option(help="layers, balanced, equal or a paper's division; the model's own where it has one."),
+        typer.Option(help="layers, balanced, equal, or the division of a paper. Default: the model's, if it has one."),
     ] = None,
-    count: Annotated[int | None, typer.Option(help="The number of blocks.")] = None,
-    classes: Annotated[int, typer.Option(min=2, help="With --model: the number of classes.")] = 10,
+    count: Annotated[int | None, typer.Option(help="Number of blocks.")] = None,
+    classes: Annotated[int, typer.Option(min=2, help="With --model: number of classes.")] = 10,
     shape: Annotated[str, typer.Option(help="With --model: channels x height x width of a sample.")] = "3x32x32",
     settings: Set = None,
 ) -> None:
-    """Print the division of a model into blocks: layers, parameters, bytes, share of d."""
+    """Show how a model is divided into blocks: layers, parameters, bytes and share of d."""
     if (config is None) == (model is None):
-        raise ConfigError("give either a config or --model")
-    blocks = [f"blocks.division={division}"] if division else []
-    blocks += [f"blocks.count={count}"] if count is not None else []
+        raise ConfigError("raybcgd blocks needs either a config or --model")
+    changes = [f"blocks.division={division}"] if division else []
+    changes += [f"blocks.count={count}"] if count is not None else []
     if config is not None:
-        experiment = load_config(config, [*blocks, *(settings or ())])
+        experiment = load_config(config, [*changes, *(settings or ())])
         dataset = load(experiment.data)
-        _show(experiment, tuple(dataset.train.inputs.shape[1:]), dataset.classes)
+        _print_blocks(experiment, tuple(dataset.train.inputs.shape[1:]), dataset.classes)
         return
-    if not blocks and model in DIVISIONS:
-        blocks = [f"blocks.division={model}"]
-    experiment = make_config(override({"model": {"name": model}}, [*blocks, *(settings or ())]))
-    _show(experiment, _numbers(shape), classes)
+    if not changes and model in DIVISIONS:
+        changes = [f"blocks.division={model}"]
+    experiment = make_config(override({"model": {"name": model}}, [*changes, *(settings or ())]))
+    _print_blocks(experiment, _parsed(shape), classes)
 
 
-def _numbers(shape: str) -> tuple[int, ...]:
+def _parsed(shape: str) -> tuple[int, ...]:
     try:
         numbers = tuple(int(part) for part in shape.lower().split("x"))
     except ValueError:
@@ -56,31 +57,26 @@ def _numbers(shape: str) -> tuple[int, ...]:
     return numbers
 
 
-def _show(config: Config, shape: tuple[int, ...], classes: int) -> None:
+def _print_blocks(config: Config, shape: tuple[int, ...], classes: int) -> None:
     module = build(config.model, shape, classes, config.seed)
     layout = divide(module, config.blocks)
     rows = division_table(layout, config.model.dtype)
     saving = upload_saving(module, layout, config.model.dtype)
-    size = "x".join(map(str, shape))
-    table = Table(
-        title=f"{config.model.name} on {size}, {classes} classes: d = {layout.size:,}, {len(layout.blocks)} blocks",
-        title_justify="left",
-    )
+    name, size = MODELS.name_of(config.model.name), "x".join(map(str, shape))
+    title = f"{name} on {size}, {classes} classes: d = {layout.size:,}, {len(layout.blocks)} blocks"
+    table = Table(title=title, title_justify="left")
     table.add_column("block")
     table.add_column("layers", overflow="fold")
     for heading in ("parameters", "bytes", "share of d", "weights"):
         table.add_column(heading, justify="right")
     for row in rows:
-        table.add_row(
-            row.block, _layers(row), f"{row.parameters:,}", f"{row.bytes:,}", f"{row.share:.1%}", f"{row.weights:,}"
-        )
+        numbers = (f"{row.parameters:,}", f"{row.bytes:,}", f"{row.share:.1%}", f"{row.weights:,}")
+        table.add_row(row.block, _layers(row), *numbers)
     out.print(table)
     frozen = f" ({saving.frozen:,} more parameters are frozen)" if saving.frozen else ""
-    out.print(
-        f"A client uploads {saving.upload_bytes:,.0f} bytes a round on average, {saving.factor:.1f} times less than "
-        f"the whole model{frozen}.",
-        highlight=False,
-        soft_wrap=True,
+    print_line(
+        f"A client uploads {saving.upload_bytes:,.0f} bytes per round on average, {saving.factor:.1f} times less than "
+        f"the whole model{frozen}."
     )
 
 

@@ -7,24 +7,27 @@ import typer
 from rich.progress import Progress
 from rich.table import Table
 
-from raybcgd.cli.shared import ConfigFile, Set, ends_clearly, out
+from raybcgd.cli.shared import ConfigFile, Set, exits_cleanly, out, print_line
 from raybcgd.config import load_config
 from raybcgd.data.inspect import describe, describe_partition, label_counts
 from raybcgd.data.pack import pack as pack_folder
+from raybcgd.data.settings import PARTITIONS
 from raybcgd.problem import prepare
 from raybcgd.report.heat_map import draw_heat_map
 
-data = typer.Typer(no_args_is_help=True, help="Look at data, or pack pictures into Parquet files.")
+data = typer.Typer(no_args_is_help=True, help="Inspect a data set, or pack images into Parquet files.")
 
 
 @data.command()
-@ends_clearly
+@exits_cleanly
 def inspect(
     config: ConfigFile,
     settings: Set = None,
-    picture: Annotated[Path | None, typer.Option(help="Also draw who has which labels, as a PNG.")] = None,
+    image: Annotated[
+        Path | None, typer.Option("--image", "--picture", help="Also draw the labels per client to this PNG file.")
+    ] = None,
 ) -> None:
-    """Describe the data of a config, and how it is dealt to the clients."""
+    """Describe the data of a config and its split among the clients."""
     experiment = load_config(config, settings or ())
     _, loaded = prepare(experiment)
     dataset, targets = loaded.dataset, loaded.dataset.train.targets
@@ -36,28 +39,27 @@ def inspect(
     for line in lines:
         table.add_row(line.what, line.value)
     out.print(table)
-    if picture is not None:
+    if image is not None:
         counts = label_counts(targets, dataset.classes, loaded.partitions[0])
-        draw_heat_map(counts, picture, f"Labels by client: {dataset.name}, {experiment.data.partition.kind}")
-        out.print(f"drawn: {picture}", highlight=False, soft_wrap=True)
+        kind = PARTITIONS.name_of(type(experiment.data.partition))
+        draw_heat_map(counts, image, f"Labels per client: {dataset.name}, {kind}")
+        print_line(f"image: {image}")
 
 
 @data.command()
-@ends_clearly
+@exits_cleanly
 def pack(
-    folder: Annotated[Path, typer.Argument(help="Pictures as train/CLASS/*.png and test/CLASS/*.png.")],
-    out_folder: Annotated[Path, typer.Argument(metavar="OUT", help="Where the Parquet files go.")],
-    shard_size: Annotated[int, typer.Option(help="The most pictures in a file.")] = 50_000,
+    folder: Annotated[Path, typer.Argument(help="Images as train/CLASS/*.png and test/CLASS/*.png.")],
+    out_folder: Annotated[Path, typer.Argument(metavar="OUT", help="Folder for the Parquet files.")],
+    shard_size: Annotated[int, typer.Option(help="Maximum images per file.")] = 50_000,
 ) -> None:
-    """Pack a folder of pictures into Parquet files that load in one go."""
+    """Pack a folder of images into Parquet files, which load faster."""
     with Progress(console=out, disable=not out.is_terminal) as bar:
         task = bar.add_task("packing", total=None)
         packed = pack_folder(
             folder, out_folder, shard_size, lambda done, total: bar.update(task, completed=done, total=total)
         )
-    out.print(
-        f"{packed.train:,} train and {packed.test:,} test pictures of {packed.classes} classes in {len(packed.files)} "
-        f"files; use them with data.source=parquet and data.root={out_folder}",
-        highlight=False,
-        soft_wrap=True,
+    print_line(
+        f"{packed.train:,} training and {packed.test:,} test images of {packed.classes} classes in "
+        f"{len(packed.files)} files; use them with data.source=parquet and data.root={out_folder}"
     )

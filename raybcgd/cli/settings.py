@@ -1,5 +1,6 @@
-"""`raybcgd settings`: everything that a config can say, from the classes that read it."""
+"""`raybcgd settings`: every setting of a config, from the classes that read it."""
 
+import functools
 import json
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -9,22 +10,32 @@ from pydantic_core import PydanticUndefined
 from rich.markup import escape
 from rich.table import Table
 
-from raybcgd.algorithms import METHODS, Algorithm, FedBCGDPlus
-from raybcgd.cli.shared import ends_clearly, out
+from raybcgd.algorithms.settings import ALGORITHMS, AlgorithmConfig
+from raybcgd.cli.shared import exits_cleanly, out
 from raybcgd.config import Config
 from raybcgd.config.explain import section_of
+from raybcgd.data.settings import PARTITIONS, SOURCES, PartitionConfig
 from raybcgd.errors import ConfigError
+from raybcgd.model.settings import LOSSES, MODELS
+from raybcgd.registry import Registry
 from raybcgd.section import Section
-from raybcgd.wire import CODECS, Codec
+from raybcgd.wire.settings import CODECS, CodecConfig
+
+_CHOICES: dict[type[Section], Registry] = {
+    AlgorithmConfig: ALGORITHMS,
+    CodecConfig: CODECS,
+    PartitionConfig: PARTITIONS,
+}
+_CALLABLES = {registry.setting: registry for registry in (SOURCES, MODELS, LOSSES)}
 
 
-@ends_clearly
+@exits_cleanly
 def settings(
     table: Annotated[
         str | None, typer.Argument(help="Only this table, such as cohort, data.partition or algorithm.")
     ] = None,
 ) -> None:
-    """List what a config can say: every setting, its default and what it does."""
+    """List every setting of a config with its default and its meaning."""
     shown = {name: kind for name, kind in tables() if table is None or name.split(" ")[0] == table}
     if not shown:
         known = dict.fromkeys(name.split(" ")[0] for name, _ in tables())
@@ -32,53 +43,59 @@ def settings(
     page = Table(show_lines=False)
     for heading, width in (("setting", None), ("default", 18)):
         page.add_column(heading, max_width=width, overflow="fold")
-    page.add_column("what", ratio=1)
+    page.add_column("meaning", ratio=1)
     for name, kind in shown.items():
         page.add_section()
-        page.add_row(f"[bold]{escape(f'[{name}]')}" if name else "[bold]at the top", "", "")
-        if kind is Config:
-            page.add_row("extends", "", "Another config, beside this one, of which this one says what is different.")
-        if kind is Algorithm:
-            page.add_row(
-                "name", _default(FedBCGDPlus.name), "The method (see `raybcgd methods`), or package.module:Class."
-            )
-        for key in own_settings(kind):
-            field = kind.model_fields[key]
-            words = " ".join((field.description or "").split())
-            page.add_row(key, _default(field.default), escape(f"{_choices(field.annotation)}{words}"))
+        path, _, choice = name.partition(" ")
+        page.add_row(f"[bold]{escape(f'[{path}] {choice}')}" if name else "[bold]top level", "", escape(_about(kind)))
+        for row in _rows(name, kind):
+            page.add_row(*map(escape, row))
     out.print(page, highlight=False)
 
 
 def tables(root: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, type[Section]]]:
-    """Every table of a config and its class; for `[algorithm]` and `[wire]` also those of every method and codec."""
+    """Yield every table and its class. The choices of a table follow it: `wire codec = "topk"`."""
     yield prefix.rstrip("."), root
     for name in root.model_fields:
         inner = section_of(root, name)
         if inner is not None:
             yield from tables(inner, f"{prefix}{name}.")
-    if root is Algorithm:
-        yield from ((f'algorithm name = "{name}"', kind) for name, kind in METHODS.items() if own_settings(kind))
-    elif root is Codec:
-        yield from ((f'wire codec = "{name}"', kind) for name, kind in CODECS.items() if own_settings(kind))
+    if root in _CHOICES:
+        registry = _CHOICES[root]
+        yield from ((f'{registry.table} {registry.key} = "{name}"', registry.resolve(name)) for name in registry)
 
 
 def own_settings(kind: type[Section]) -> list[str]:
-    """The settings of a table that are not tables themselves; of a method or codec, those that not all have alike."""
-    general = next((base for base in (Algorithm, Codec) if kind is not base and issubclass(kind, base)), None)
-    shared = {} if general is None else general.model_fields
+    """Return the settings of a table that are not tables. Of a choice: those that not all choices have alike."""
+    shared = next((base.model_fields for base in _CHOICES if kind is not base and issubclass(kind, base)), {})
 
     def is_own(name: str) -> bool:
-        return name not in shared or (name != "codec" and kind.model_fields[name].default != shared[name].default)
+        return name not in shared or kind.model_fields[name].default != shared[name].default
 
     return [name for name in kind.model_fields if is_own(name) and section_of(kind, name) is None]
 
 
-def _default(value: Any) -> str:
-    if value is None or value is PydanticUndefined:
+def _about(kind: type[Section]) -> str:
+    first = " ".join((kind.__doc__ or "").split("\n\n")[0].split()).rpartition("]`: ")[2]
+    return first[:1].upper() + first[1:]
+
+
+def _rows(table: str, kind: type[Section]) -> Iterator[tuple[str, str, str]]:
+    if kind is Config:
+        yield "extends", "", "Another config file, relative to this one, whose settings this one overrides."
+    if kind in _CHOICES:
+        registry = _CHOICES[kind]
+        section = functools.reduce(getattr, table.split("."), Config())
+        yield registry.key, _text(registry.name_of(type(section))), f'{" | ".join(registry)} | "package.module:Name"'
+    for key in own_settings(kind):
+        field = kind.model_fields[key]
+        choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+        names = " | ".join(_CALLABLES.get(f"{table}.{key}", map(str, choices)))
+        words = " ".join((field.description or "").split())
+        yield key, _text(field.default), f"{names}. {words}" if names else words
+
+
+def _text(default: Any) -> str:
+    if default is None or default is PydanticUndefined:
         return ""
-    return json.dumps(value) if isinstance(value, bool | int | float | str | tuple) else repr(value)
-
-
-def _choices(annotation: Any) -> str:
-    """The words that a setting can be, where it is one of a few."""
-    return f"{' | '.join(map(str, get_args(annotation)))}. " if get_origin(annotation) is Literal else ""
+    return json.dumps(default) if isinstance(default, bool | int | float | str | tuple) else repr(default)

@@ -1,4 +1,4 @@
-"""What the commands have in common: their options, the two consoles, and how errors end them."""
+"""Options, consoles and exit codes that the commands share."""
 
 import functools
 import socket
@@ -19,61 +19,67 @@ P = ParamSpec("P")
 out = Console()
 err = Console(stderr=True)
 
-ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="The experiment as a TOML file.")]
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="The experiment, a TOML file.")]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting, such as algorithm.lr=0.05. May be repeated."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, such as algorithm.lr=0.05. Repeatable."),
 ]
-Out = Annotated[
-    Path | None, typer.Option("--out", help="The folder for the files; a new one under runs/ unless given.")
+Out = Annotated[Path | None, typer.Option("--out", help="Folder for the results. Default: a new folder under runs/.")]
+Resume = Annotated[
+    Literal["never", "auto"],
+    typer.Option(help="auto: resume the run in --out or at checkpoint.address, if there is one."),
 ]
-
 Log = Annotated[
     Literal["auto", "json"],
-    typer.Option("--log", help="json: rounds and warnings as JSON lines on standard error, in place of the progress."),
+    typer.Option("--log", help="json: write rounds and warnings as JSON lines to standard error, without progress."),
 ]
 
 INTERRUPTED = 130
-"""The exit code of a program that Ctrl-C has ended."""
+"""The exit code after Ctrl-C."""
 
 
 class Interrupted(Exception):
-    """Ctrl-C, with what to tell the user."""
+    """Ctrl-C, with a message for the user."""
 
 
-def ends_clearly(command: Callable[P, None]) -> Callable[P, None]:
-    """One line in place of a traceback for what is the user's to mend: exit code 2 for settings, 1 for a failed run."""
+def exits_cleanly(command: Callable[P, None]) -> Callable[P, None]:
+    """Print errors that the user can fix as one line. Exit with 2 for a wrong config and with 1 for a failed run."""
 
     @functools.wraps(command)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             command(*args, **kwargs)
         except ConfigError as error:
-            _end(f"error: {error}", 2)
+            _exit(f"error: {error}", 2)
         except RunError as error:
-            _end(f"error: {error}", 1)
-        except Interrupted as news:
-            _end(str(news), INTERRUPTED)
+            _exit(f"error: {error}", 1)
+        except Interrupted as message:
+            _exit(str(message), INTERRUPTED)
         except KeyboardInterrupt:
-            _end("interrupted", INTERRUPTED)
+            _exit("interrupted", INTERRUPTED)
 
     return guarded
 
 
 def display(log: Literal["auto", "json"]) -> Display:
-    """How runs are shown: a bar on a terminal, a line a round in a job, or structured records."""
+    """Return the display for runs: a bar on a terminal and lines elsewhere, or nothing with JSON logs."""
     if log == "auto":
         return Display(out)
     log_as_json()
     return Display()
 
 
-def say_where(folder: Path) -> None:
-    """In a job, whose reader is on another machine: where the files go."""
+def print_line(text: str, end: str = "\n") -> None:
+    """Print text as it is, without colours or line breaks."""
+    out.print(text, end=end, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_location(folder: Path) -> None:
+    """In a Ray job, print where the files go: its reader is on another machine."""
     if in_job():
-        out.print(f"files: {socket.gethostname()}:{folder.absolute()}", markup=False, highlight=False, soft_wrap=True)
+        print_line(f"files: {socket.gethostname()}:{folder.absolute()}")
 
 
-def _end(line: str, code: int) -> NoReturn:
+def _exit(line: str, code: int) -> NoReturn:
     err.print(" ".join(line.split()), markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(code)

@@ -1,36 +1,34 @@
 """`raybcgd submit`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from raybcgd.cli.shared import ConfigFile, Interrupted, Set, ends_clearly, out
+from raybcgd.cli.shared import ConfigFile, Interrupted, Resume, Set, exits_cleanly, print_line
 
 
-@ends_clearly
+@exits_cleanly
 def submit(
     config: ConfigFile,
     address: Annotated[
         str | None,
-        typer.Option(help="The cluster's dashboard, such as http://127.0.0.1:8265; that of RAY_ADDRESS unless given."),
+        typer.Option(help="The cluster's dashboard, such as http://127.0.0.1:8265. Default: RAY_ADDRESS."),
     ] = None,
     settings: Set = None,
     out_folder: Annotated[
         str | None,
-        typer.Option("--out", help="The folder for the files, on the cluster; one in ~/raybcgd-runs unless given."),
+        typer.Option("--out", help="Folder for the results on the cluster. Default: a new one in ~/raybcgd-runs."),
     ] = None,
-    resume: Annotated[
-        Literal["never", "auto"], typer.Option(help="auto: go on where a run in --out or checkpoint.address stopped.")
-    ] = "never",
+    resume: Resume = "never",
     working_dir: Annotated[
         Path | None,
-        typer.Option(help="A folder to send along, such as one with modules of one's own; it holds the config."),
+        typer.Option(help="Folder to send with the job, such as one with your own modules. Must contain the config."),
     ] = None,
-    wait: Annotated[bool, typer.Option(help="Follow the job to its end, and end with its exit code.")] = True,
+    wait: Annotated[bool, typer.Option(help="Follow the job's log and exit with the job's exit code.")] = True,
 ) -> None:
     """Run an experiment as a job on a Ray cluster."""
-    from raybcgd.submit import follow  # Ray takes a second to import
+    from raybcgd.submit import follow  # importing Ray takes a second
     from raybcgd.submit import submit as send
 
     job = send(
@@ -42,18 +40,14 @@ def submit(
         working_dir=working_dir,
     )
     logs = f"ray job logs {job.id} --address {job.address} --follow"
-    _say(f"job: {job.id}\nfiles: {job.folder} on the node where the job runs (the cluster's head)")
+    print_line(f"job: {job.id}\nfiles: {job.folder} on the node of the job's driver (by default the head)")
     if not wait:
-        _say(f"its log: {logs}")
+        print_line(f"log: {logs}")
         return
     try:
-        code = follow(job, lambda text: out.print(text, end="", markup=False, highlight=False, soft_wrap=True))
+        code = follow(job, lambda text: print_line(text, end=""))
     except KeyboardInterrupt:
         stop = f"ray job stop {job.id} --address {job.address}"
-        raise Interrupted(f"the job goes on: {logs}; end it with {stop}") from None
+        raise Interrupted(f"the job keeps running; follow it with `{logs}`, stop it with `{stop}`") from None
     if code:
         raise typer.Exit(code)
-
-
-def _say(text: str) -> None:
-    out.print(text, markup=False, highlight=False, soft_wrap=True)

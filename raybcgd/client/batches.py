@@ -1,4 +1,4 @@
-"""Which samples a client sees in which step: a function of the client's size and a random stream."""
+"""The batches of a client's round: a function of the client's size and a random stream."""
 
 from dataclasses import dataclass
 
@@ -9,9 +9,9 @@ from raybcgd.client.settings import LocalConfig
 
 @dataclass(frozen=True)
 class Schedule:
-    """A client's round: `order[t]` is the batch of step t, `members[b]` the positions of batch b in the shard.
+    """Step t uses batch `order[t]`; `members[b]` are the positions of batch b in the shard.
 
-    The first `per_epoch` batches are one whole pass over the shard.
+    The first `per_epoch` batches are one pass over the shard.
     """
 
     members: tuple[np.ndarray, ...]
@@ -20,10 +20,10 @@ class Schedule:
 
 
 def schedule(samples: int, config: LocalConfig, fixed: bool, rng: np.random.Generator) -> Schedule:
-    """The batches of a client's round.
+    """Draw the batches of a client's round.
 
-    Every pass shuffles the samples anew; with `fixed` the membership of the batches is drawn once and every pass
-    shuffles the batches, so that a batch's gradient at x can serve every pass.
+    Every epoch shuffles the samples. With `fixed`, the batches are drawn once and every epoch shuffles their order, so
+    that a batch's gradient at x serves all epochs.
     """
     steps, per_epoch = config.num_steps(samples), config.num_batches(samples)
     epochs = -(-steps // per_epoch)

@@ -1,4 +1,4 @@
-"""Where gradients come from: one client's module by autograd, or a stack of clients' at once by vmap."""
+"""Minibatch gradients: of one client by autograd, or of a stack of clients by vmap."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,50 +17,50 @@ Loss = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Shard:
-    """A client's samples on the device, ready for the model, and its plan of batches."""
+    """A client's normalised samples on the device, and its batches."""
 
     inputs: Tensor
-    """As the first pass over the data sees them."""
+    """The inputs of the first epoch."""
     targets: Tensor
     schedule: Schedule
     size: int
     augmented: Callable[[int], Tensor] | None = None
-    """The inputs as a later pass sees them; None where every pass sees the same."""
+    """Return the inputs of a later epoch. None: all epochs use the same inputs."""
 
-    def seen_in(self, epoch: int) -> Tensor:
-        """The inputs of a pass. They are made when asked for: copies of a large shard for every pass might not fit."""
+    def inputs_of(self, epoch: int) -> Tensor:
+        """Return the inputs of an epoch, computed on demand: one copy per epoch might not fit in memory."""
         return self.inputs if self.augmented is None or epoch == 0 else self.augmented(epoch)
 
 
 class Gradients(Protocol):
-    """Minibatch gradients on flat vectors, for one client or for a stack of clients (one row each)."""
+    """Minibatch gradients on flat vectors, for one client or a stack of clients with one row each."""
 
     steps: int
-    """Local steps; in a stack, of the client that has most."""
+    """Local steps; in a stack, the largest number of any client."""
     batches: int
-    """Batches in one pass over the data; in a stack, of the client that has most."""
+    """Batches per epoch; in a stack, the largest number of any client."""
 
     def start(self, x: Tensor) -> Tensor:
-        """A working copy of x, on which `step` is cheapest."""
+        """Return a working copy of x, on which `step` is fastest."""
 
     def step(self, y: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """The gradient and the loss at y of the batch of a step. The caller may overwrite the gradient."""
+        """Return the gradient and the loss at y on the batch of a step. The caller may overwrite the gradient."""
 
     def batch(self, y: Tensor, batch: int) -> tuple[Tensor, Tensor]:
-        """The gradient and the loss at y of a batch of the first pass. The caller may overwrite the gradient."""
+        """Return the gradient and the loss at y on a batch of the first epoch. The caller may overwrite both."""
 
     def fraction(self, batch: int) -> float | Tensor:
-        """The share of the client's samples that is in a batch of the first pass."""
+        """Return the fraction of the client's samples in a batch of the first epoch."""
 
     def pick(self, kept: Tensor, step: int) -> Tensor:
-        """Out of vectors kept for every batch, that of a step's batch."""
+        """Select the vector of a step's batch from vectors kept per batch."""
 
     def active(self, step: int) -> Tensor | None:
-        """1 where a client of the stack has this step, 0 where it has finished; None when all have it."""
+        """Return 1 for clients that have this step and 0 for those that have finished; None if all have it."""
 
 
 class OneClient:
-    """Gradients of one client: the module's own backward pass, which writes the flat gradient."""
+    """Gradients of one client: the module's backward pass, which writes the flat gradient."""
 
     def __init__(self, flat: FlatModel, loss: Loss, shard: Shard) -> None:
         flat.reset_integer_buffers()
@@ -88,9 +88,9 @@ class OneClient:
 
     def _backward(self, batch: int) -> tuple[Tensor, Tensor]:
         rows = self._members[batch]
-        epoch = batch // self.batches  # 0 for fixed batches, of which there is one pass
+        epoch = batch // self.batches  # always 0 with fixed batches
         if epoch != self._epoch:
-            self._epoch, self._inputs = epoch, self._shard.seen_in(epoch)
+            self._epoch, self._inputs = epoch, self._shard.inputs_of(epoch)
         self._flat.gradient.zero_()
         outputs = self._flat.module(self._inputs.index_select(0, rows))
         loss = self._loss(outputs, self._shard.targets.index_select(0, rows))
@@ -108,10 +108,10 @@ class OneClient:
 
 
 class ClientStack:
-    """Gradients of several clients at once, one row each.
+    """Gradients of several clients, one row each.
 
-    Batches are padded to one fixed size and clients with fewer steps idle at the end, so a client's numbers do not
-    depend on its neighbours in the stack.
+    Batches are padded to a fixed size, and clients with fewer steps idle at the end, so a client's numbers do not
+    depend on the other clients in the stack.
     """
 
     def __init__(self, flat: FlatModel, loss: Loss, shards: Sequence[Shard], batch_rows: int) -> None:
@@ -134,7 +134,7 @@ class ClientStack:
             active[: len(plan.order), column] = 1.0
             for batch in range(plan.per_epoch):
                 fractions[batch, column] = len(plan.members[batch]) / shards[column].size
-        weights[:, :, 0] = 1.0  # a batch that a client does not have still needs a loss that is finite
+        weights[:, :, 0] = 1.0  # padding batches need a finite loss too
 
         dtype, device = flat.vector.dtype, flat.vector.device
         self._rows, self._order = torch.from_numpy(rows).to(device), torch.from_numpy(order).to(device)
@@ -157,19 +157,19 @@ class ClientStack:
 
     def step(self, y: Tensor, step: int) -> tuple[Tensor, Tensor]:
         batches = self._order[step]
-        self._show(self._epochs[step])
+        self._switch_epochs(self._epochs[step])
         return self._at(y, self._rows[batches, self._clients], self._weights[batches, self._clients])
 
     def batch(self, y: Tensor, batch: int) -> tuple[Tensor, Tensor]:
-        self._show(np.zeros_like(self._shown))
+        self._switch_epochs(np.zeros_like(self._shown))
         return self._at(y, self._rows[batch], self._weights[batch])
 
-    def _show(self, epochs: np.ndarray) -> None:
-        """Have every client's inputs as the pass that it is in sees them; clients may be in different ones."""
+    def _switch_epochs(self, epochs: np.ndarray) -> None:
+        """Switch each client's inputs to its current epoch. Clients may be in different epochs."""
         for column in np.flatnonzero(epochs != self._shown):
             shard = self._shards[int(column)]
             if shard.augmented is not None:
-                self._inputs[column, : shard.size] = shard.seen_in(int(epochs[column]))
+                self._inputs[column, : shard.size] = shard.inputs_of(int(epochs[column]))
         self._shown = epochs
 
     def _at(self, y: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:

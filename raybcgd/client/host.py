@@ -1,4 +1,4 @@
-"""A client host: holds the data and the states of the clients homed on it, trains them, and judges models."""
+"""A client host: holds the data and states of its clients, trains them, and evaluates models."""
 
 import time
 import traceback
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from raybcgd.algorithms.api import Task
-from raybcgd.algorithms.contract import Kind
+from raybcgd.algorithms.contract import Kind, declared, displacement
 from raybcgd.client.batches import schedule
 from raybcgd.client.gradients import ClientStack, Gradients, OneClient, Shard
 from raybcgd.client.state_cache import StateCache
@@ -22,25 +22,27 @@ from raybcgd.model.flat import FlatModel
 from raybcgd.problem import Data, Problem
 from raybcgd.randomness import seed_of, stream
 from raybcgd.record.states import State, StateFolder
-from raybcgd.wire.upload import put, take
+from raybcgd.wire.upload import put, restrict, take
 
 _UNUSED = stream(0)
-"""For codecs that draw nothing: making a generator for every upload would take longer than encoding a small one."""
+"""For codecs that draw nothing: creating a generator per upload would take longer than encoding a small upload."""
 
 
 class _Trained(NamedTuple):
-    """What came of local training; in a stack, `upload` and `new` have a row a client."""
+    """A client after local training, before its upload."""
 
+    task: ClientTask
     upload: Any
     new: Any
-    states: list[State]
-    """Before the round."""
-    steps: list[int]
-    losses: list[float]
+    """The client state that the client rule returned."""
+    before: State
+    """The state before the round."""
+    steps: int
+    loss: float
 
 
 class ClientHost:
-    """Trains clients and evaluates models on one device. Knows nothing of where it runs."""
+    """Trains clients and evaluates models on one device. Engines decide where it runs."""
 
     def __init__(self, problem: Problem, data: Data, state_address: str, device: torch.device) -> None:
         config = problem.config
@@ -59,13 +61,13 @@ class ClientHost:
         self._masks: dict[int | str | None, Tensor] = {}
 
     def train(self, tasks: Sequence[ClientTask], down: Mapping[str, np.ndarray], orders: RoundOrders) -> list[Outcome]:
-        """Do the tasks, in stacks where the model allows it. A client that fails does not take others with it."""
+        """Run the tasks, stacked if the model allows it. A failing client does not affect the others."""
         broadcast = self._begin(down, orders)
         stacks = -(-len(tasks) // max(self._problem.stack, 1))
         outcomes: list[Outcome] = []
         for k in range(stacks):
             stack = tasks[k * len(tasks) // stacks : (k + 1) * len(tasks) // stacks]
-            outcomes += self._attempt(stack, broadcast, orders)
+            outcomes += self._train_isolated(stack, broadcast, orders)
         load = self._load()
         return [outcome._replace(load=load) for outcome in outcomes]
 
@@ -73,48 +75,52 @@ class ClientHost:
         on_device = torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
         return HostLoad(0 if self._states is None else self._states.bytes, on_device)
 
-    def local_models(self, tasks: Sequence[ClientTask], down: Mapping[str, np.ndarray], orders: RoundOrders) -> list[Tensor]:
-        """The whole models at which clients arrive in a round, for analysis: nothing is sent, and no state changes."""
-        broadcast, stacked = self._begin(down, orders), bool(self._problem.stack)
-        return [
-            (broadcast.x + (delta[0] if stacked else delta)).cpu().clone()
-            for delta in (self._follow_rule([task], broadcast, orders).upload.delta for task in tasks)
-        ]
+    def local_models(
+        self, tasks: Sequence[ClientTask], down: Mapping[str, np.ndarray], orders: RoundOrders
+    ) -> list[Tensor]:
+        """Return the clients' whole models after local training, for analysis. Nothing is sent or committed."""
+        broadcast, displaced = self._begin(down, orders), displacement(self._algorithm.terms_type)
+        models = []
+        for task in tasks:
+            (trained,) = self._run_client_rule([task], broadcast, orders)
+            everything = self._algorithm.upload_type(**self._wire.select(trained.upload, None))
+            terms = self._terms(everything, None, trained.steps, broadcast, orders)
+            models.append(broadcast.x.cpu() + getattr(terms, displaced))
+        return models
 
     def _begin(self, down: Mapping[str, np.ndarray], orders: RoundOrders) -> Any:
-        """Be ready for a round; its broadcast on the device."""
+        """Prepare for a round; return the broadcast on the device."""
         self._flat.module.train()
         if orders.edges != self._edges:
             self._edges, self._wire, self._masks = orders.edges, self._problem.wire_at(orders.edges), {}
         return self._algorithm.Down(**{k: torch.from_numpy(v).to(self._device) for k, v in down.items()})
 
-    def _attempt(self, tasks: Sequence[ClientTask], down: Any, orders: RoundOrders) -> list[Outcome]:
+    def _train_isolated(self, tasks: Sequence[ClientTask], down: Any, orders: RoundOrders) -> list[Outcome]:
+        """Train a stack of clients; if that fails, train them one at a time to find the client that fails."""
         started = time.perf_counter()
         try:
-            return self._together(tasks, down, orders, started)
+            return self._train_stack(tasks, down, orders)
         except Exception as error:
             if len(tasks) > 1:
-                return [self._attempt([task], down, orders)[0] for task in tasks]
-            cause = f"{type(error).__name__}: {error}".strip().split("\n")[0]
+                return [self._train_isolated([task], down, orders)[0] for task in tasks]
             where = traceback.extract_tb(error.__traceback__)[-1]
-            text = f"{cause} ({where.filename.rpartition('/')[2]}:{where.lineno})"
+            text = f"{type(error).__name__}: {error}".strip().split("\n")[0]
+            text += f" ({where.filename.rpartition('/')[2]}:{where.lineno})"
             return [Outcome(tasks[0].client, None, FRESH, time.perf_counter() - started, float("nan"), text)]
 
-    def _together(self, tasks: Sequence[ClientTask], down: Any, orders: RoundOrders, started: float) -> list[Outcome]:
-        """One client, or a stack of clients, from their states to their uploads."""
-        stacked, lr = bool(self._problem.stack), orders.lr
-        upload, new, states, steps, losses = self._follow_rule(tasks, down, orders)
-        outcomes = []
-        for row, task in enumerate(tasks):
-            one, mine = (_row(upload, row), _row(new, row)) if stacked else (upload, new)
-            payload, state = self._send(task, one, mine, states[row], down, steps[row], lr, orders)
-            outcomes.append(Outcome(task.client, payload, state, 0.0, losses[row]))
-        elapsed = time.perf_counter() - started
-        shares = [elapsed * taken / sum(steps) for taken in steps]
+    def _train_stack(self, tasks: Sequence[ClientTask], down: Any, orders: RoundOrders) -> list[Outcome]:
+        """Train clients and write their states. Each client's time is in proportion to its steps."""
+        started = time.perf_counter()
+        outcomes, trained = [], self._run_client_rule(tasks, down, orders)
+        for one in trained:
+            payload, state = self._upload_and_settle(one, down, orders)
+            outcomes.append(Outcome(one.task.client, payload, state, 0.0, one.loss))
+        elapsed, steps = time.perf_counter() - started, sum(one.steps for one in trained)
+        shares = [elapsed * one.steps / steps for one in trained]
         return [outcome._replace(seconds=share) for outcome, share in zip(outcomes, shares, strict=True)]
 
-    def _follow_rule(self, tasks: Sequence[ClientTask], down: Any, orders: RoundOrders) -> "_Trained":
-        """Local training, of one client or a stack of clients, by the algorithm's client rule."""
+    def _run_client_rule(self, tasks: Sequence[ClientTask], down: Any, orders: RoundOrders) -> list[_Trained]:
+        """Train one client, or a stack of clients, by the algorithm's client rule."""
         problem, stacked = self._problem, bool(self._problem.stack)
         shards = [self._shard(task.client, orders) for task in tasks]
         steps = [len(shard.schedule.order) for shard in shards]
@@ -128,19 +134,21 @@ class ClientHost:
         else:
             torch.manual_seed(seed_of(problem.config.seed, "torch", tasks[0].client, orders.round_index))
             gradients = OneClient(self._flat, problem.loss, shards[0])
+        column = torch.tensor(steps, dtype=torch.float64)[:, None] if stacked else steps[0]
         work = LocalWork(
             gradients,
-            steps=torch.tensor(steps, dtype=torch.float64)[:, None] if stacked else steps[0],
-            lr=orders.lr,
+            Task(column, orders.lr, self._flat.trained, self._wire.shared_span(None)),
             weight_decay=self._algorithm.weight_decay,
             own=lambda: self._own([task.block for task in tasks], stacked),
             shared=lambda: self._mask("shared"),
-            trained=self._flat.trained,
-            phase=orders.data_phase,
+            data_phase=orders.data_phase,
             anchor_bytes=int(problem.config.local.anchor_memory_mb * 2**20),
         )
         upload, new = self._algorithm.client_rule(work, down, self._gather(states, stacked))
-        return _Trained(upload, new, states, steps, work.training_loss().reshape(-1).tolist())
+        losses = work.training_loss().reshape(-1).tolist()
+        rows_of = _rows if stacked else lambda whole, _: [whole]
+        uploads, news = rows_of(upload, len(tasks)), rows_of(new, len(tasks))
+        return [_Trained(*one) for one in zip(tasks, uploads, news, states, steps, losses, strict=True)]
 
     def _shard(self, client: int, orders: RoundOrders) -> Shard:
         problem, dataset = self._problem, self._data.dataset
@@ -152,7 +160,7 @@ class ClientHost:
         augment = problem.config.data.augment
         if not augment:
             return Shard(normalise(inputs, dataset, problem.dtype), targets, plan, len(rows))
-        # Fixed batches are one pass: what g(x) sees of a sample, g(y) sees too, in every epoch.
+        # Fixed batches are one pass: g(x) and g(y) must see the same augmented samples in every epoch.
         passes = len(plan.members) // plan.per_epoch
         rng = stream(problem.config.seed, "augment", client, orders.round_index)
         draws = [draw(rng, len(rows), augment) for _ in range(passes)]
@@ -163,57 +171,59 @@ class ClientHost:
         return Shard(seen_in(0), targets, plan, len(rows), seen_in if passes > 1 else None)
 
     def _state(self, task: ClientTask) -> State:
-        """The client's committed vectors, as the algorithm and the codec left them."""
+        """Return the client's committed arrays: the algorithm's state and the codec's residuals."""
         if self._states is None:
             return {}
         if task.state == FRESH:
-            fresh = self._algorithm.client_init(self._zero)._asdict()
+            fresh = self._algorithm.client_init(self._zero, self._problem.data_phases)._asdict()
             return {**{f"algorithm.{k}": v.numpy() for k, v in fresh.items()}, **self._wire.initial_residuals()}
         return self._states.get(task.client, task.state)
 
     def _gather(self, states: Sequence[State], stacked: bool) -> Any:
-        """The algorithm's client state on the device: vectors, or in a stack a row a client."""
-        kind = type(self._algorithm.client_init(self._zero[:1]))
-        vectors = {}
-        for name in kind._fields:
+        """Return the algorithm's client state on the device; a stack has one row per client."""
+        values = []
+        for name in self._algorithm.Client._fields:
             rows = [state[f"algorithm.{name}"] for state in states]
-            vectors[name] = torch.from_numpy(np.stack(rows) if stacked else np.require(rows[0], requirements="W")).to(
-                self._device
-            )
-        return kind(**vectors)
+            value = np.stack(rows) if stacked else np.require(rows[0], requirements="W")
+            values.append(torch.from_numpy(value).to(self._device))
+        return self._algorithm.Client(*values)
 
-    def _send(
-        self, task: ClientTask, upload: Any, new: Any, state: State, down: Any, steps: int, lr: float, orders: RoundOrders
-    ) -> tuple[np.ndarray, StateRef]:
-        """Encode an upload, and settle the client's state with what the server will have understood."""
-        wire = self._wire
-        codec = self._problem.codec
-        rng = stream(self._problem.config.seed, "codec", task.client, orders.round_index) if codec.draws else _UNUSED
-        values = wire.add_residuals(wire.select(upload, task.block), state, task.block)
+    def _upload_and_settle(self, trained: _Trained, down: Any, orders: RoundOrders) -> tuple[np.ndarray, StateRef]:
+        """Encode an upload, and settle the client's state with the values that the server will decode."""
+        wire, client, block = self._wire, trained.task.client, trained.task.block
+        draws = self._problem.codec.draws
+        rng = stream(self._problem.config.seed, "codec", client, orders.round_index) if draws else _UNUSED
+        values = wire.add_residuals(wire.select(trained.upload, block), trained.before, block)
         payload = wire.encode(values, rng)
         if self._states is None:
             return payload, FRESH
-        slices = wire.coordinates(task.block)
+        sent = wire.decode(payload, block)
+        terms = self._terms(sent, block, trained.steps, down, orders)
+        slices = wire.coordinates(block)
+        settled = self._algorithm.settle(restrict(trained.new, slices), terms)
+        kept: State = wire.updated_residuals(values, sent, trained.before, block)
+        for field, whole, changed in zip(declared(self._algorithm.Client), trained.new, settled, strict=True):
+            if field.per_coordinate:
+                result = whole.cpu().clone()
+                put(result, slices, changed)
+            else:  # a rule may drop the last dimension or the integer type
+                result = changed.reshape(field.shape(0, self._problem.data_phases)).to(field.dtype(wire.dtype))
+            kept[f"algorithm.{field.name}"] = result.numpy()
+        return payload, self._states.put(client, orders.round_index + 1, kept)
+
+    def _terms(self, sent: Any, block: int | None, steps: int, down: Any, orders: RoundOrders) -> Any:
+        """Compute the terms of an upload exactly as the server does."""
+        slices = self._wire.coordinates(block)
         trained = None if self._flat.trained is None else take(self._flat.trained, slices).cpu()
-        here = type(down)(*(take(v, slices).cpu() for v in down))
-        facts = Task(steps, lr, trained, wire.shared_span(task.block))
-        sent = wire.decode(payload, task.block)
-        terms = self._algorithm.terms(sent, here, facts)
-        before = type(new)(*(take(v, slices).cpu() for v in new))
-        after = self._algorithm.settle(before, terms)
-        kept: State = wire.updated_residuals(values, sent, state, task.block)
-        for name, vector, changed in zip(new._fields, new, after, strict=True):
-            result = vector.cpu().clone()
-            put(result, slices, changed)
-            kept[f"algorithm.{name}"] = result.numpy()
-        return payload, self._states.put(task.client, orders.round_index + 1, kept)
+        task = Task(steps, orders.lr, trained, self._wire.shared_span(block))
+        return self._algorithm.terms(sent, restrict(down, slices), task)
 
     def _own(self, blocks: Sequence[int | None], stacked: bool) -> Tensor:
         masks = [self._mask(block) for block in blocks]
         return torch.stack(masks) if stacked else masks[0]
 
     def _mask(self, block: int | str | None) -> Tensor:
-        """1 on the coordinates of a block and the shared one (or of the shared one alone), 0 elsewhere."""
+        """Return 1 on a block and the shared block (or on the shared block only), 0 elsewhere."""
         if block not in self._masks:
             mask = torch.zeros_like(self._flat.vector)
             wire = self._wire
@@ -225,7 +235,7 @@ class ClientHost:
 
     @torch.no_grad()
     def evaluate(self, piece: Piece, x: np.ndarray) -> Score:
-        """How well a model does on a piece of the test data."""
+        """Evaluate a model on a piece of the test data."""
         dataset = self._data.dataset
         self._flat.module.eval()
         self._flat.vector.copy_(torch.from_numpy(x))
@@ -238,6 +248,6 @@ class ClientHost:
         return Score(int((guess == targets).sum()), float(losses.sum()), len(rows))
 
 
-def _row(stack: Any, row: int) -> Any:
-    """One client's part of a named tuple of stacks."""
-    return type(stack)(*(value[row] for value in stack))
+def _rows(stack: Any, count: int) -> list[Any]:
+    """Split a stacked tuple into one tuple per client."""
+    return [type(stack)(*(value[row] for value in stack)) for row in range(count)]

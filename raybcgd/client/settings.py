@@ -1,4 +1,4 @@
-"""`[local]`: a client's training in a round."""
+"""`[local]`: local training."""
 
 from typing import Annotated, Literal
 
@@ -8,24 +8,24 @@ from raybcgd.section import Section
 
 
 class LocalConfig(Section):
-    """`[local]`: a client's training in a round."""
+    """`[local]`: the local training of a client in a round."""
 
     epochs: Annotated[int, Field(ge=1)] = 5
-    """E, passes over the client's data."""
+    """E, the passes over the client's data."""
     steps: Annotated[int, Field(ge=1)] | None = None
-    """T, local steps; replaces `epochs`."""
+    """T, the number of local steps. Replaces `epochs`."""
     batch_size: Annotated[int, Field(ge=1)] | Literal["full"] = 50
-    """B, or "full" for all of the client's samples in one batch."""
+    """B, the samples per batch. full: all samples of the client."""
     anchor_memory_mb: Annotated[float, Field(ge=0)] = 512.0
-    """Memory for the batch gradients at x that FedBCGD+ keeps during a round. What does not fit is recomputed."""
+    """Memory per host to cache FedBCGD+'s batch gradients at x during local training. The others are recomputed."""
     stack: Literal["auto"] | Annotated[int, Field(ge=0)] = "auto"
-    """Number of clients trained together as a stack; 0 trains one at a time. auto: stack small models without
-    convolutions."""
+    """Number of clients that a host trains at a time, as one stack. 0: one by one. auto: 64 for small models without
+    convolutions, else 0."""
 
     def num_batches(self, samples: int) -> int:
-        """Return the number of batches in one pass over `samples`."""
+        """Return the number of batches per epoch."""
         return 1 if self.batch_size == "full" else -(-samples // self.batch_size)
 
     def num_steps(self, samples: int) -> int:
-        """Return T for a client with `samples`."""
+        """Return T for a client with so many samples."""
         return self.steps or self.epochs * self.num_batches(samples)

@@ -9,14 +9,14 @@ from raybcgd.messages import StateRef
 from raybcgd.record.states import State, StateFolder
 
 _CHUNK_BYTES = 2**23
-"""Memory is taken in pieces of this size, so that a large budget costs nothing until it is used."""
+"""Memory is allocated in pieces of this size, so that a large budget costs nothing until it is used."""
 
 
 class StateCache:
-    """The latest states of the clients homed here, in memory up to a budget; the rest stay in their files.
+    """The latest states of this host's clients, in memory up to a budget. The others stay in their files.
 
-    States are copied into rows of a few large arrays, which are never given back: vectors allocated one by one would
-    leave gaps between them, and a host would take half as much again as its budget.
+    States are copied into rows of a few large arrays that are never freed. Vectors allocated one by one would fragment
+    the heap, and a host would need half as much memory again.
     """
 
     def __init__(self, folder: StateFolder, budget_bytes: int) -> None:
@@ -29,7 +29,7 @@ class StateCache:
         self.bytes = 0
 
     def get(self, client: int, ref: StateRef) -> State:
-        """The state of a client at a committed version, to keep for as long as one likes."""
+        """Return a copy of a client's state at a committed version."""
         held = self._held.get(client)
         if held is not None and held[0] == ref:
             self._held.move_to_end(client)
@@ -38,7 +38,7 @@ class StateCache:
         return spilled[1] if spilled is not None and spilled[0] == ref else self._folder.read(client, ref)
 
     def put(self, client: int, version: int, state: State) -> StateRef:
-        """Make a new version durable and keep it at hand; it counts once the round commits."""
+        """Write a new version to its file and cache it. It becomes current when the round commits."""
         ref = self._folder.write(client, version, state)
         self._spilled.pop(client, None)
         old = self._held.pop(client, None)
@@ -53,7 +53,7 @@ class StateCache:
         return ref
 
     def _row_for(self, state: State) -> State | None:
-        """Room for one more: a free row, a new one, or that of the state that was used longest ago."""
+        """Return a free row, a new row, or that of the least recently used state; None if the budget holds no row."""
         size = _size(state)
         if not self._free:
             count = min((self._budget - self._made) // max(size, 1), -(-_CHUNK_BYTES // max(size, 1)))
@@ -69,13 +69,13 @@ class StateCache:
         return row
 
     def _spill(self, client: int, ref: StateRef, state: State) -> None:
-        """Let a state go from memory to this machine's disk."""
-        if not self._folder.local:  # else its file is on a disk of this machine already
+        """Move a state from memory to this machine's disk."""
+        if not self._folder.local:  # a local file is already on this disk
             self._spilled[client] = (ref, _on_disk(state))
 
 
 def _on_disk(state: State) -> State:
-    """The same vectors, memory-mapped from a file without a name, which goes when this process does."""
+    """Return the same arrays, memory-mapped from an unnamed file that disappears with this process."""
     mapped = {}
     for name, array in state.items():
         with tempfile.TemporaryFile() as file:

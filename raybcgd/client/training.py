@@ -1,4 +1,4 @@
-"""The only local training loop: SGD on flat vectors, with whatever direction a rule asks for."""
+"""The local training loop: SGD on flat vectors along the direction that a client rule chooses."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -11,40 +11,35 @@ from raybcgd.client.gradients import Gradients
 
 
 class LocalWork:
-    """A client's local training (or a stack of clients'), as the rules see it."""
+    """Local training of one client, or of a stack of clients: the `Work` of a client rule."""
 
     def __init__(
         self,
         gradients: Gradients,
+        task: Task,
         *,
-        steps: int | Tensor,  # in a stack, a column of float64
-        lr: float,
         weight_decay: float,
         own: Callable[[], Tensor],
         shared: Callable[[], Tensor],
-        trained: Tensor | None,
-        phase: int,
+        data_phase: int,
         anchor_bytes: int,
     ) -> None:
-        self.lr = lr
-        self.phase = phase
+        self.lr, self.data_phase = task.lr, data_phase
+        self.mean_gradient = task.mean_gradient
+        self._gradients, self._trained = gradients, task.trained
         self._own, self._shared = own, shared
-        self._gradients = gradients
-        self._steps = steps
-        self._weight_decay = weight_decay
-        self._trained = trained
-        self._anchor_bytes = anchor_bytes
+        self._weight_decay, self._anchor_bytes = weight_decay, anchor_bytes
         self._anchor: tuple[Tensor, _Anchor] | None = None
         self._losses: list[Tensor] = []
 
     @cached_property
     def own(self) -> Tensor:
-        """1 on the coordinates of the client's block and the shared block, 0 elsewhere."""
+        """1 on the client's block and the shared block, 0 elsewhere."""
         return self._own()
 
     @cached_property
     def shared(self) -> Tensor:
-        """1 on the coordinates of the shared block, 0 elsewhere."""
+        """1 on the shared block, 0 elsewhere."""
         return self._shared()
 
     def sgd(
@@ -55,7 +50,7 @@ class LocalWork:
         momentum: float | Tensor = 0.0,
         variance_reduced: bool = False,
     ) -> Tensor:
-        """y_T after the round's local steps y <- y - eta direction(g, y), from y = x."""
+        """Return y_T after the round's local steps y <- y - eta direction(g, y), from y = x."""
         anchor = self._anchor_at(x) if variance_reduced else None
         with_momentum = isinstance(momentum, Tensor) or momentum > 0
         velocity: Tensor | None = None
@@ -87,25 +82,21 @@ class LocalWork:
             move = move * self._trained
         y.sub_(move, alpha=self.lr)
 
-    def mean_gradient(self, delta: Tensor) -> Tensor:
-        """(x - y_T)/(T eta), from delta = y_T - x: the mean direction along the local path. Zero on buffers."""
-        return Task(self._steps, self.lr, self._trained, slice(0)).mean_gradient(delta)
-
     def full_gradient(self, x: Tensor) -> Tensor:
-        """The gradient of the client's whole loss at x. Zero on buffers."""
+        """Return the gradient of the client's loss at x over all of its samples. Zero on buffers."""
         full = self._anchor_at(x).full
         return full if self._trained is None else full * self._trained
 
     def loss(self, x: Tensor) -> Tensor:
-        """The client's mean loss at x, without a step."""
+        """Return the client's mean loss at x."""
         parts = [
-            self._gradients.batch(x, batch)[1] * _column(self._gradients.fraction(batch))
+            self._gradients.batch(x, batch)[1][..., None] * self._gradients.fraction(batch)
             for batch in range(self._gradients.batches)
         ]
         return torch.stack(parts).sum(0)
 
     def training_loss(self) -> Tensor:
-        """The mean loss over the steps of the last `sgd`, for the record."""
+        """Return the mean loss over the steps of the last call of `sgd`."""
         if not self._losses:
             return torch.full((), float("nan"))
         return torch.stack(self._losses).mean(0)
@@ -117,34 +108,30 @@ class LocalWork:
 
 
 class _Anchor:
-    """Gradients at x: the full one, and every batch's, kept where they fit the memory allowed."""
+    """Gradients at x: the full gradient, and each batch's, cached if they fit into `cache_bytes`."""
 
-    def __init__(self, gradients: Gradients, x: Tensor, weight_decay: float, kept_bytes: int) -> None:
+    def __init__(self, gradients: Gradients, x: Tensor, weight_decay: float, cache_bytes: int) -> None:
         self._gradients, self._x, self._weight_decay = gradients, x, weight_decay
         y = gradients.start(x)
-        self._kept: Tensor | None = None
-        if gradients.batches * y.numel() * y.element_size() <= kept_bytes:
-            self._kept = y.new_empty((gradients.batches, *y.shape))
+        self._cached: Tensor | None = None
+        if gradients.batches * y.numel() * y.element_size() <= cache_bytes:
+            self._cached = y.new_empty((gradients.batches, *y.shape))
         full = torch.zeros_like(y)
         for batch in range(gradients.batches):
             g = gradients.batch(y, batch)[0]
             if weight_decay:
                 g.add_(x, alpha=weight_decay)
             full.add_(g * gradients.fraction(batch))
-            if self._kept is not None:
-                self._kept[batch] = g
+            if self._cached is not None:
+                self._cached[batch] = g
         self.full = full
 
     def correct(self, g: Tensor, step: int) -> Tensor:
-        """g(y; batch) - g(x; batch) + the full gradient at x, for the batch of a step."""
-        if self._kept is not None:
-            return g - self._gradients.pick(self._kept, step) + self.full
-        g = g.clone()  # the gradient at x is written where the gradient at y lies
+        """Return g(y; batch) - g(x; batch) + the full gradient at x, for the batch of a step."""
+        if self._cached is not None:
+            return g - self._gradients.pick(self._cached, step) + self.full
+        g = g.clone()  # the gradient at x overwrites the buffer of the gradient at y
         at_x = self._gradients.step(self._x, step)[0]
         if self._weight_decay:
             at_x.add_(self._x, alpha=self._weight_decay)
         return g - at_x + self.full
-
-
-def _column(value: float | Tensor) -> float | Tensor:
-    return value[..., 0] if isinstance(value, Tensor) else value

@@ -8,29 +8,30 @@ from raybcgd.section import Section
 
 
 class Variant(Section):
-    """`[[compare.variants]]`: what is different in one run of a comparison. Data, model and seed never are."""
+    """`[[compare.variants]]`: what one run changes. All runs share data, model and seed."""
 
     label: str | None = None
-    """Its name in tables and plots; the method's unless given."""
+    """The name in tables and plots. Default: the method's."""
     rounds: Annotated[int, Field(ge=1)] | None = None
-    """Rounds of this run; those of the config unless given."""
+    """Number of rounds. Default: that of the config."""
     algorithm: dict[str, Any] = Field(default_factory=dict)
-    """Settings that replace those of `[algorithm]`; with another `name`, the others carry over where it has them."""
+    """Changes to `[algorithm]`. If `name` changes, settings that the new method does not have are dropped."""
     blocks: dict[str, Any] = Field(default_factory=dict)
-    """Settings that replace those of `[blocks]`."""
+    """Changes to `[blocks]`."""
     cohort: dict[str, Any] = Field(default_factory=dict)
-    """Settings that replace those of `[cohort]`."""
+    """Changes to `[cohort]`."""
     local: dict[str, Any] = Field(default_factory=dict)
-    """Settings that replace those of `[local]`."""
+    """Changes to `[local]`."""
     wire: dict[str, Any] = Field(default_factory=dict)
-    """Settings that replace those of `[wire]`."""
+    """Changes to `[wire]`."""
 
 
 class CompareConfig(Section):
-    """`[compare]`: what `raybcgd compare` runs, and the accuracy at which it counts."""
+    """`[compare]`: the runs of `raybcgd compare`."""
 
     target: Annotated[float, Field(gt=0, le=1)] = 0.9
-    """The accuracy to which uploads are counted."""
+    """Target accuracy. Uploads are counted until a run reaches it."""
     variants: tuple[Variant, ...] = tuple(
         Variant(algorithm={"name": name}) for name in ("fedavg", "fedavgm", "fedbcgd", "fedbcgd+")
     )
+    """The runs. Default: FedAvg, FedAvgM, FedBCGD and FedBCGD+."""

@@ -13,7 +13,7 @@ from raybcgd.section import Section
 
 
 def explain(error: ValidationError, root: type[Section] = Config, prefix: str = "", what: str = "a setting") -> str:
-    """Return the first thing that pydantic found wrong, as one line."""
+    """Return the first of pydantic's errors as one line."""
     errors = error.errors(include_url=False)
     first = errors[0]
     path, section = _setting(first["loc"], root)
@@ -27,13 +27,15 @@ def explain(error: ValidationError, root: type[Section] = Config, prefix: str = 
     more = f" (and {len(errors) - len(same)} more)" if len(same) < len(errors) else ""
     if first["type"] == "extra_forbidden":
         return f"{setting} is not {what}; {_nearest(path[-1], section, prefix)}{more}"
+    if first["type"] == "missing":
+        return f"{setting} is not set and has no default; set it{more}"
     # A setting of several types fails once for each of them.
     reasons = dict.fromkeys(_reason(e["msg"]) for e in same)
     return f"{setting} = {short(same[0]['input'])}: {', or '.join(reasons)}{more}"
 
 
 def _setting(location: tuple[int | str, ...], root: type[Section]) -> tuple[list[str], type[Section]]:
-    """Return the path of the setting, without pydantic's names for the members of a union, and its table's class."""
+    """Return the path of a setting, without pydantic's names for the members of a union, and its table's class."""
     path: list[str] = []
     section = root
     inner: type[Section] | None = root
@@ -48,7 +50,7 @@ def _setting(location: tuple[int | str, ...], root: type[Section]) -> tuple[list
 
 
 def section_of(section: type[Section], name: str) -> type[Section] | None:
-    """Return the class of a nested table, or None if `name` is a plain setting."""
+    """Return the class of a nested table. None: `name` is a plain setting."""
     annotation = section.model_fields[name].annotation if name in section.model_fields else None
     for kind in (annotation, *get_args(annotation)):
         if isinstance(kind, type) and issubclass(kind, Section):
@@ -63,25 +65,28 @@ def _reason(message: str) -> str:
     return f"{text[0].lower()}{text[1:]}"
 
 
-def short(value: Any, most: int = 60) -> str:
+def short(value: Any, limit: int = 60) -> str:
     """Return a value for an error message."""
     text = repr(value)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def _nearest(name: str, section: type[Section], table: str) -> str:
     """Suggest a similar name in this table, or the same name in another table."""
-    known = [*section.model_fields, *([CHOICES[table][0]] if table in CHOICES else [])]
-    elsewhere = [".".join(path) for path in _paths(Config) if path[-1] == name]
+    choice = CHOICES.get(table.rpartition(".")[2])
+    known = [*section.model_fields, *([choice.key] if choice else [])]
+    elsewhere = [".".join(path) for path in _paths(Config) if path[-1] == name and ".".join(path[:-1]) != table]
     if elsewhere and not difflib.get_close_matches(name, known):
         return f"did you mean {' or '.join(elsewhere)}?"
     return did_you_mean(name, known) or f"known here: {', '.join(known)}"
 
 
 def _paths(section: type[Section]) -> Iterator[list[str]]:
-    """Yield the path of every setting."""
+    """Yield the path of every setting, whatever the choices are."""
     for name in section.model_fields:
         yield [name]
         inner = section_of(section, name)
         if inner is not None:
-            yield from ([name, *path] for path in _paths(inner))
+            kinds = [inner, *map(CHOICES[name].resolve, CHOICES[name])] if name in CHOICES else [inner]
+            paths = (tuple(path) for kind in kinds for path in _paths(kind))
+            yield from ([name, *path] for path in dict.fromkeys(paths))

@@ -11,10 +11,11 @@ from raybcgd.compare.settings import Variant
 from raybcgd.config.explain import explain, short
 from raybcgd.config.schema import CHOICES, VERSION, Config
 from raybcgd.errors import ConfigError
+from raybcgd.section import Section
 from raybcgd.storage import RunFolder
 
 _ONE_OF = {"cohort": ("clients_per_block", "clients_per_round"), "hosts": ("count", "max_count")}
-"""Settings of which a table has at most one."""
+"""Settings that exclude each other."""
 
 
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
@@ -25,7 +26,9 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
 def load_run_config(folder: RunFolder, overrides: Iterable[str] = ()) -> Config:
     """Read the config of a run folder."""
     if not folder.config.exists():
-        raise ConfigError(f"{folder.path} holds no run (no config.toml); give the folder of a run")
+        raise ConfigError(
+            f"{folder.path} holds no run (no config.toml); name the folder of a run, or start one with `raybcgd train`"
+        )
     tables = read_tables(folder.config)
     if tables.get("version") != VERSION:
         raise ConfigError(
@@ -36,7 +39,7 @@ def load_run_config(folder: RunFolder, overrides: Iterable[str] = ()) -> Config:
 
 
 def make_config(values: Mapping[str, Any]) -> Config:
-    """Validate nested tables; an error is one line that names the setting."""
+    """Validate nested tables. An error is one line that names the setting."""
     try:
         return Config.model_validate(values)
     except ValidationError as error:
@@ -59,7 +62,7 @@ def config_files(path: str | Path) -> list[Path]:
             raise ConfigError(f"extends = {short(base)} in {files[-1]}: must be the name of another config")
         under = files[-1].parent / base
         if under.resolve() in {file.resolve() for file in files}:
-            raise ConfigError(f'extends = "{base}" in {files[-1]} leads back to itself; name another config')
+            raise ConfigError(f'extends = "{base}" in {files[-1]} is circular; name another config')
         files.append(under)
     return files
 
@@ -75,77 +78,82 @@ def _toml(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge nested tables; anything that is not a table replaces what was there."""
+    """Merge nested tables. Any other value replaces the one below it."""
     result = _deep_copy(under)
     for key, value in over.items():
-        there = result.get(key)
-        if isinstance(value, Mapping) and isinstance(there, Mapping):
-            result[key] = _merged(_still_valid(key, there, value), value)
+        below = result.get(key)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            result[key] = _merged(_still_valid(key, below, value), value)
         else:
             result[key] = value
     return result
 
 
 def _still_valid(table: str, under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a table that remain valid under new ones: another method, for example, has others."""
+    """Return the settings of a table that stay when others are set on top: another method, say, has other settings."""
     kept = dict(under)
-    if table in CHOICES:
-        key, registry = CHOICES[table]
-        if key in over and over[key] != kept.get(key):
-            kept = registry.keep_valid(kept, over[key])
+    choice = CHOICES.get(table)
+    if choice is not None and choice.key in over:
+        new = over[choice.key]
+        if choice.name_of(new) != choice.name_of(kept.get(choice.key, "")):
+            kept = choice.keep_valid(kept, new)
     if any(key in over for key in _ONE_OF.get(table, ())):
         kept = {key: value for key, value in kept.items() if key not in _ONE_OF[table]}
     return kept
 
 
+def tables_of(section: Section) -> dict[str, Any]:
+    """Return the settings that were given, as nested tables for `make_config`. Python objects stay as they are."""
+    tables: dict[str, Any] = {}
+    for name in section.model_fields_set:
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            choice = {CHOICES[name].key: type(value)} if name in CHOICES else {}
+            tables[name] = {**choice, **tables_of(value)}
+        else:
+            tables[name] = value
+    return tables
+
+
 def vary(base: Config, variant: Variant) -> Config:
     """Return the config of one run of a comparison."""
-    tables: dict[str, Any] = {}
-    for key in ("algorithm", "blocks", "cohort", "local", "wire"):
-        under = getattr(base, key).model_dump(exclude_unset=True)
-        if key in CHOICES:
-            choice, registry = CHOICES[key]
-            under[choice] = registry.name_of(type(getattr(base, key)))
-        tables[key] = _merged({key: under}, {key: getattr(variant, key)})[key]
-    if variant.rounds is not None:
-        tables["rounds"] = variant.rounds
-    rest = {key: getattr(base, key) for key in Config.model_fields if key not in tables and key != "compare"}
-    return make_config({**rest, **tables})
+    changes = {key: value for key, value in tables_of(variant).items() if key != "label" and value is not None}
+    tables = _merged(tables_of(base), changes)
+    tables.pop("compare", None)
+    return make_config(tables)
 
 
 def override(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """Return a copy of nested tables with `key.subkey=value` settings applied. Values are TOML."""
-    parsed = [(text, *_parsed(text)) for text in overrides]
+    return assign(values, dict(_parsed(text) for text in overrides))
+
+
+def assign(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of nested tables with settings assigned, which have keys such as "algorithm.lr"."""
     result = _deep_copy(values)
-    for place in {tuple(path[:-1]) for _, path, _ in parsed if len(path) > 1}:
-        given = {path[-1]: value for _, path, value in parsed if tuple(path[:-1]) == place}
-        table, parent = _find(result, place)
-        if isinstance(table, dict):
-            parent[place[-1]] = _still_valid(place[-1], table, given)
-    for text, path, value in parsed:
+    tables: dict[str, dict[str, Any]] = {}
+    for key, value in settings.items():
+        path, _, name = key.rpartition(".")
+        tables.setdefault(path, {})[name] = value
+    for path, given in tables.items():
         table = result
-        for name in path[:-1]:
+        names = path.split(".") if path else []
+        for name in names:
             table = table.setdefault(name, {})
             if not isinstance(table, dict):
-                raise ConfigError(f"--set {text}: {name} is not a table; correct the key")
-        table[path[-1]] = value
+                raise ConfigError(f"{path}.{next(iter(given))} cannot be set: {name} is not a table; correct the key")
+        kept = _still_valid(names[-1] if names else "", table, given)
+        table.clear()
+        table.update(kept, **_deep_copy(given))
     return result
 
 
-def _find(tables: dict[str, Any], path: Sequence[str]) -> tuple[Any, dict[str, Any]]:
-    """Return the table at a path, or None, and the table around it."""
-    parent: Any = tables
-    for name in path[:-1]:
-        parent = parent.get(name) if isinstance(parent, dict) else None
-    return (parent.get(path[-1]), parent) if isinstance(parent, dict) else (None, tables)
-
-
-def _parsed(text: str) -> tuple[list[str], Any]:
+def _parsed(text: str) -> tuple[str, Any]:
     key, equals, raw = text.partition("=")
     path = [part.strip() for part in key.split(".")]
     if not equals or not all(path):
         raise ConfigError(f"--set {text}: write it as key=value, such as --set algorithm.lr=0.05")
-    return path, _toml_value(raw)
+    return ".".join(path), _toml_value(raw)
 
 
 def _toml_value(raw: str) -> Any:

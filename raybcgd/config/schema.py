@@ -21,23 +21,19 @@ from raybcgd.server.settings import EvaluationConfig
 from raybcgd.wire.settings import CODECS, DEFAULT_CODEC, CodecConfig
 
 VERSION = 2
-"""The version of run folders. Folders without it come from raybcgd 0.1."""
+"""The version of this format. Run folders record it."""
 
-CHOICES: dict[str, tuple[str, Registry]] = {
-    "algorithm": ("name", ALGORITHMS),
-    "wire": ("codec", CODECS),
-    "partition": ("kind", PARTITIONS),
-}
-"""Tables whose settings depend on a choice: the setting that chooses, and what it may be."""
+CHOICES: dict[str, Registry] = {"algorithm": ALGORITHMS, "wire": CODECS, "partition": PARTITIONS}
+"""Tables whose settings depend on one of them, which chooses the class."""
 
 
 class Config(Section):
     """An experiment."""
 
     version: int = VERSION
-    """The version of this format; written to run folders."""
+    """The version of the config format. Leave it out; run folders record it."""
     seed: int = 0
-    """Every random choice is a function of this seed and of its purpose."""
+    """Every random draw is a function of this seed and of its purpose."""
     rounds: Annotated[int, Field(ge=1)] = 60
     """R, the number of rounds."""
     engine: Literal["ray", "local"] = "ray"
@@ -46,44 +42,46 @@ class Config(Section):
     model: ModelConfig = ModelConfig()
     blocks: BlocksConfig = BlocksConfig()
     algorithm: SerializeAsAny[AlgorithmConfig] = Field(
-        default_factory=lambda: ALGORITHMS.section({}, "name", DEFAULT_ALGORITHM)
+        default_factory=lambda: ALGORITHMS.section({}, DEFAULT_ALGORITHM)
     )
     local: LocalConfig = LocalConfig()
     cohort: CohortConfig = CohortConfig()
-    wire: SerializeAsAny[CodecConfig] = Field(default_factory=lambda: CODECS.section({}, "codec", DEFAULT_CODEC))
+    wire: SerializeAsAny[CodecConfig] = Field(default_factory=lambda: CODECS.section({}, DEFAULT_CODEC))
     hosts: HostsConfig = HostsConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     metrics: MetricsConfig = MetricsConfig()
     analysis: AnalysisConfig | None = None
-    """Analysis of the last checkpoint at the end of a run. None: no analysis."""
+    """What to analyse at the end of a run. None: nothing."""
     compare: CompareConfig | None = None
-    """The runs of `raybcgd compare`; a single run ignores it."""
+    """The runs of `raybcgd compare`. A single run ignores it."""
 
     @field_validator("version")
     @classmethod
     def _known_version(cls, value: int) -> int:
         if value != VERSION:
-            raise ConfigError(f"version = {value} is not supported by this raybcgd, which reads version {VERSION}")
+            raise ConfigError(
+                f"version = {value} is not supported: this raybcgd reads version {VERSION}; use the one that wrote it"
+            )
         return value
 
     @field_validator("algorithm", mode="before")
     @classmethod
     def _algorithm_by_name(cls, value: Any) -> Any:
-        return ALGORITHMS.section(value, "name", DEFAULT_ALGORITHM)
+        return ALGORITHMS.section(value, DEFAULT_ALGORITHM)
 
     @field_validator("wire", mode="before")
     @classmethod
     def _codec_by_name(cls, value: Any) -> Any:
-        return CODECS.section(value, "codec", DEFAULT_CODEC)
+        return CODECS.section(value, DEFAULT_CODEC)
 
     @field_serializer("algorithm")
     def _algorithm_with_name(self, algorithm: AlgorithmConfig) -> dict[str, Any]:
-        return ALGORITHMS.dump(algorithm, "name")
+        return ALGORITHMS.dump(algorithm)
 
     @field_serializer("wire")
     def _codec_with_name(self, codec: CodecConfig) -> dict[str, Any]:
-        return CODECS.dump(codec, "codec")
+        return CODECS.dump(codec)
 
     def to_toml(self) -> str:
         """Return a TOML file that reads back to the same config."""

@@ -14,6 +14,7 @@ from raybcgd.randomness import stream
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
+
 @dataclass(frozen=True)
 class Partition:
     """The clients' sample indices, concatenated. Client i has those from offsets[i] to offsets[i + 1]."""
@@ -35,7 +36,7 @@ class Partition:
 
     @classmethod
     def from_owners(cls, owners: Ints, clients: int) -> "Partition":
-        """Build a partition from the owner of each sample, -1 for none. A client's indices are in ascending order."""
+        """Make a partition from the owner of each sample, -1 for none. Each client's indices are sorted."""
         order = np.argsort(owners, kind="stable")
         sizes = np.bincount(owners[owners >= 0], minlength=clients)
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -43,7 +44,7 @@ class Partition:
 
 
 class Partitioner(PartitionConfig):
-    """The base class of every partition. Implement `owners`; fields are settings of `[data.partition]`."""
+    """Base class of all partitions. Implement `owners`. Pydantic fields are settings of `[data.partition]`."""
 
     def owners(self, targets: Ints, classes: int, rng: np.random.Generator) -> Ints:
         """Return the client of each training sample, from 0 to `self.clients` - 1, or -1 for no client.
@@ -54,18 +55,21 @@ class Partitioner(PartitionConfig):
 
     @property
     def label(self) -> str:
-        """How tables and plots name this partition."""
+        """The name in tables and plots."""
         return PARTITIONS.name_of(type(self))
 
 
 def partition(targets: Ints, classes: int, config: PartitionConfig, seed: int) -> Partition:
-    """Split the training samples among the clients: a function of the labels, the config and the seed."""
+    """Split the training samples among the clients. The result depends on the labels, the config and the seed only."""
     assert isinstance(config, Partitioner)
     n, clients, kind = len(targets), config.clients, PARTITIONS.name_of(type(config))
     if clients > n:
-        raise ConfigError(f"data.partition.clients = {clients} is more than the {n} training samples; lower it")
+        raise ConfigError(
+            f"data.partition.clients = {clients} is more than the {n} training samples; lower it to {n} or less"
+        )
     rng = stream(seed, "partition", kind)
-    owners = np.asarray(config.owners(targets, classes, rng))
+    with PARTITIONS.running(type(config)):
+        owners = np.asarray(config.owners(targets, classes, rng))
     _check(owners, n, clients, kind)
     if config.samples_per_client is not None:
         owners = _cap(owners, clients, config.samples_per_client, rng)
@@ -73,14 +77,14 @@ def partition(targets: Ints, classes: int, config: PartitionConfig, seed: int) -
 
 
 def _check(owners: Ints, samples: int, clients: int, kind: str) -> None:
-    """Refuse what a custom partition may get wrong."""
+    """Check the owners that a custom partition returns."""
     problem = ""
     if owners.shape != (samples,) or owners.dtype.kind not in "iu":
         problem = f"returned {owners.dtype} of shape {owners.shape}; return one integer per training sample"
     elif owners.min() < -1 or owners.max() >= clients:
-        problem = f"assigned samples to client {owners.max()}; return clients from 0 to {clients - 1}, or -1"
+        problem = f"returned clients from {owners.min()} to {owners.max()}; return 0 to {clients - 1}, or -1 for none"
     elif len(empty := np.setdiff1d(np.arange(clients), owners)):
-        problem = f"gave client {empty[0]} no sample; every client needs at least one"
+        problem = f"left client {empty[0]} without samples; give every client at least one"
     if problem:
         raise ConfigError(f'data.partition.kind = "{kind}" {problem}')
 
@@ -97,7 +101,7 @@ def sizes_from_weights(weights: Floats, total: int) -> Ints:
 
 
 def split_at_random(sizes: Ints, samples: Ints, total: int, rng: np.random.Generator) -> Ints:
-    """Give client i a random sizes[i] of `samples`; return the owner of each of all `total` samples."""
+    """Give client i sizes[i] random `samples`. Return the owner of each of the `total` samples."""
     owners = np.full(total, -1, dtype=np.int64)
     chosen = rng.permutation(samples)[: sizes.sum()]
     owners[chosen] = np.repeat(np.arange(len(sizes)), sizes)
@@ -124,10 +128,10 @@ class LogNormal(Partitioner):
 
 
 class Shards(Partitioner):
-    """Equal runs of the samples sorted by label (McMahan et al., 2017)."""
+    """Samples sorted by label and cut into equal shards; each client gets a few (McMahan et al., 2017)."""
 
     shards_per_client: int = Field(2, ge=1)
-    """Runs per client."""
+    """Shards per client."""
 
     def owners(self, targets: Ints, classes: int, rng: np.random.Generator) -> Ints:
         n, shards = len(targets), self.clients * self.shards_per_client
@@ -150,10 +154,10 @@ class Dirichlet(Partitioner):
     """Dirichlet concentration: small means few labels per client, large approaches iid."""
 
     def owners(self, targets: Ints, classes: int, rng: np.random.Generator) -> Ints:
-        """Let client i draw p_i from Dir(rho), then its labels from p_i, without replacement.
+        """Draw label proportions p_i from Dir(rho) for client i, then its labels from p_i without replacement.
 
-        When a label runs out, p_i is restricted to the labels that are left. All clients draw in every pass, in a new
-        random order. Every pass but the last exhausts a label, so there are at most `classes` passes.
+        When a label runs out, p_i is restricted to the remaining labels. In each pass, all clients that need more
+        samples draw in a new random order. Every pass but the last exhausts a label, so there are at most `classes`.
         """
         n, clients = len(targets), self.clients
         size = min(n // clients, self.samples_per_client or n)
@@ -179,7 +183,7 @@ class Dirichlet(Partitioner):
 
 
 class DirichletFree(Partitioner):
-    """Free sizes; each label is cut among all clients in proportions from a Dirichlet distribution."""
+    """Free sizes; each label is split among all clients in proportions from a Dirichlet distribution."""
 
     rho: float = Field(0.6, ge=1e-9, le=1e9)
     """Dirichlet concentration: small means few labels per client, large approaches iid."""
@@ -202,7 +206,7 @@ def _even(total: int, parts: int) -> Ints:
 
 
 def _log_gamma_draws(rho: float, shape: tuple[int, int], rng: np.random.Generator) -> Floats:
-    """Draw logarithms of Gamma(rho) variables: normalised, they are Dirichlet(rho), and none underflows to 0."""
+    """Draw logarithms of Gamma(rho) variables. Normalised they are Dirichlet(rho); logarithms do not underflow."""
     boosted: Floats = np.log(rng.standard_gamma(rho + 1, shape))
     return boosted - rng.standard_exponential(shape) / rho
 
@@ -219,7 +223,7 @@ def _samples_by_label(targets: Ints, classes: int, rng: np.random.Generator) -> 
 
 
 def _owners_by_label(targets: Ints, granted: Ints, rng: np.random.Generator) -> Ints:
-    """Return the owners when client i gets granted[i, label] samples of each label."""
+    """Return the owners if client i gets granted[i, label] samples of each label."""
     owners = np.full(len(targets), -1, dtype=np.int64)
     for label, samples in enumerate(_samples_by_label(targets, granted.shape[1], rng)):
         counts = granted[:, label]
@@ -228,7 +232,7 @@ def _owners_by_label(targets: Ints, granted: Ints, rng: np.random.Generator) -> 
 
 
 def _feed_empty(owners: Ints, clients: int) -> Ints:
-    """Give each empty client one sample of the client that has the most at that moment."""
+    """Move one sample to each empty client, each time from the client that then has the most."""
     sizes = np.bincount(owners, minlength=clients)
     empty = np.flatnonzero(sizes == 0)
     richest = [(-int(size), client) for client, size in enumerate(sizes) if size > 1]
@@ -238,19 +242,19 @@ def _feed_empty(owners: Ints, clients: int) -> Ints:
     owners = owners.copy()
     for client in empty:
         size, donor = richest[0]
-        ends[donor] -= 1  # the last sample that it still has
+        ends[donor] -= 1  # its last remaining sample
         owners[order[ends[donor]]] = client
         heapq.heapreplace(richest, (size + 1, donor))
     return owners
 
 
-def _cap(owners: Ints, clients: int, most: int, rng: np.random.Generator) -> Ints:
-    """Limit every client to `most` samples, chosen at random."""
+def _cap(owners: Ints, clients: int, limit: int, rng: np.random.Generator) -> Ints:
+    """Limit every client to `limit` samples, chosen at random."""
     order = np.lexsort((rng.permutation(len(owners)), owners))
     sizes = np.bincount(owners[owners >= 0], minlength=clients)
     starts = np.cumsum(sizes) - sizes
     owned = order[len(owners) - sizes.sum() :]
     rank = np.arange(len(owned)) - np.repeat(starts, sizes)
     capped = owners.copy()
-    capped[owned[rank >= most]] = -1
+    capped[owned[rank >= limit]] = -1
     return capped

@@ -1,6 +1,6 @@
-"""Block-cyclic data (MM/MC-PSGD): the labels come in phases, one after the other, over and over.
+"""Block-cyclic data (MM-PSGD, MC-PSGD): phases with different labels take turns.
 
-The papers call a phase a block; here a block is a part of the model.
+The papers call a phase a block; here, a block is a part of the model.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from raybcgd.randomness import stream
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase: its labels, who holds which of its train samples, and its test samples."""
+    """The labels of a phase, the partition of its training samples, and its test samples."""
 
     labels: tuple[int, ...]
     train: Partition
@@ -26,31 +26,39 @@ class Phase:
 def phases(
     train_targets: Ints, test_targets: Ints, classes: int, config: PhasesConfig, clients: int, seed: int
 ) -> tuple[Phase, ...]:
-    """Split train and test samples by phase, and those of each phase among all clients.
+    """Split training and test samples by phase, and the training samples of each phase among all clients.
 
-    A sample belongs to one phase; where two share a label, its samples are split evenly between them, in train and
-    test alike, so that a phase is judged on the mixture it is trained on. Within a phase labels are mixed (iid).
+    Each sample belongs to one phase. Samples of a shared label are split evenly between its phases, in the training
+    and the test data alike, so that a phase is evaluated on the mixture that it is trained on. Within a phase, clients
+    have mixed labels (iid).
     """
     if config.count > classes:
-        raise ConfigError(f"data.phases.count is {config.count} but there are {classes} labels; lower it to {classes}")
+        raise ConfigError(
+            f"data.phases.count = {config.count} is more than the {classes} labels; lower it to {classes} or less"
+        )
     labels = phase_labels(classes, config)
-    train_phase = _phase_of_samples(train_targets, labels, classes, stream(seed, "phases", "train"))
-    test_phase = _phase_of_samples(test_targets, labels, classes, stream(seed, "phases", "test"))
-    return tuple(
-        _phase(m, labels[m], train_phase, test_phase, config, clients, stream(seed, "phases", "clients", m))
-        for m in range(config.count)
-    )
+    train = _phase_of_samples(train_targets, labels, classes, stream(seed, "phases", "train"))
+    test = _phase_of_samples(test_targets, labels, classes, stream(seed, "phases", "test"))
+    found = []
+    for m in range(config.count):
+        samples, test_samples = np.flatnonzero(train == m), np.flatnonzero(test == m)
+        _check_phase(f"phase {m} (labels {labels[m]})", len(samples), len(test_samples), clients)
+        rng = stream(seed, "phases", "clients", m)
+        sizes = _client_sizes(len(samples), clients, config.size_deviation, rng)
+        owners = split_at_random(sizes, samples, len(train), rng)
+        found.append(Phase(labels[m], Partition.from_owners(owners, clients), test_samples))
+    return tuple(found)
 
 
 def phase_labels(classes: int, config: PhasesConfig) -> list[tuple[int, ...]]:
-    """The labels of each phase: runs of nearly equal length, each followed by the ones that it shares."""
+    """Return the labels of each phase: a run of consecutive labels, the last of them shared with the next phase."""
     starts = [m * classes // config.count for m in range(config.count + 1)]
     smallest = min(b - a for a, b in pairwise(starts))
-    most = smallest if config.count > 1 else 0
-    if config.shared_labels > most:
+    limit = smallest if config.count > 1 else 0
+    if config.shared_labels > limit:
         raise ConfigError(
-            f"data.phases.shared_labels is {config.shared_labels} but a phase has as few as {smallest} labels of its "
-            f"own to share with its neighbour; lower it to {most} or less"
+            f"data.phases.shared_labels = {config.shared_labels} is more than a phase can share with the next one: the "
+            f"smallest has {smallest} labels; lower it to {limit} or less"
         )
     return [
         tuple(label % classes for label in range(start, end + config.shared_labels)) for start, end in pairwise(starts)
@@ -58,7 +66,7 @@ def phase_labels(classes: int, config: PhasesConfig) -> list[tuple[int, ...]]:
 
 
 def _phase_of_samples(targets: Ints, labels: list[tuple[int, ...]], classes: int, rng: np.random.Generator) -> Ints:
-    """The phase of every sample; the phases that have its label take turns."""
+    """Return the phase of each sample. Phases that share a label take its samples in turn."""
     phase = np.empty(len(targets), dtype=np.int64)
     for label in range(classes):
         owners = np.array([m for m, own in enumerate(labels) if label in own], dtype=np.int64)
@@ -67,25 +75,18 @@ def _phase_of_samples(targets: Ints, labels: list[tuple[int, ...]], classes: int
     return phase
 
 
-def _phase(
-    m: int,
-    labels: tuple[int, ...],
-    train_phase: Ints,
-    test_phase: Ints,
-    config: PhasesConfig,
-    clients: int,
-    rng: np.random.Generator,
-) -> Phase:
-    samples, test = np.flatnonzero(train_phase == m), np.flatnonzero(test_phase == m)
-    if len(test) == 0:
-        raise ConfigError(f"data.phases: phase {m} (labels {labels}) has no test samples; lower data.phases.count")
-    if clients > len(samples):
+def _check_phase(name: str, train: int, test: int, clients: int) -> None:
+    if test == 0:
+        raise ConfigError(f"data.phases: {name} has no test samples; lower data.phases.count")
+    if clients > train:
         raise ConfigError(
-            f"data.partition.clients is {clients} but phase {m} (labels {labels}) has {len(samples)} train samples; "
-            f"lower it to {len(samples)} or less, or lower data.phases.count"
+            f"data.partition.clients = {clients} is more than the {train} training samples of {name}; "
+            f"lower it to {train} or less, or lower data.phases.count"
         )
-    weights = np.maximum(1 + config.size_deviation * rng.standard_normal(clients), 0.0)
-    if weights.sum() == 0:  # every draw below zero: possible with few clients and a large deviation
+
+
+def _client_sizes(samples: int, clients: int, deviation: float, rng: np.random.Generator) -> Ints:
+    weights = np.maximum(1 + deviation * rng.standard_normal(clients), 0.0)
+    if weights.sum() == 0:  # possible with few clients and a large deviation
         weights[:] = 1.0
-    sizes = sizes_from_weights(weights, len(samples))
-    return Phase(labels, Partition.from_owners(split_at_random(sizes, samples, len(train_phase), rng), clients), test)
+    return sizes_from_weights(weights, samples)

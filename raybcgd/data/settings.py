@@ -1,4 +1,4 @@
-"""`[data]`, `[data.partition]` and `[data.phases]`: the training data and how clients get it."""
+"""`[data]`, `[data.partition]` and `[data.phases]`: the data set and its split among the clients."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -35,25 +35,25 @@ DEFAULT_PARTITION = "dirichlet"
 
 
 class PartitionConfig(Section):
-    """`[data.partition]`: the settings that all partitions share; `kind` names the class."""
+    """`[data.partition]`: the settings that all partitions share. `kind` chooses the class."""
 
     clients: int = Field(50, ge=1)
     """M, the number of clients."""
     samples_per_client: int | None = Field(None, ge=1)
-    """Maximum samples per client; a random choice of the others is left out. None: no limit."""
+    """Maximum samples per client, chosen at random. None: no limit."""
 
 
 class PhasesConfig(Section):
-    """`[data.phases]`: block-cyclic data. The training labels come in phases, cycle after cycle."""
+    """`[data.phases]`: block-cyclic data. Each phase has its own labels, and the phases take turns."""
 
     count: int = Field(5, ge=1)
-    """D, the phases per cycle."""
+    """D, the number of phases per cycle."""
     rounds_per_phase: int = Field(10, ge=1)
-    """Rounds before the next phase starts. The first phase follows the last one."""
+    """Rounds per phase. After the last phase, the first one starts again."""
     shared_labels: int = Field(0, ge=0)
-    """Labels that each phase shares with the next one, in addition to its own. The last phase shares with the first."""
+    """Labels that each phase has in common with the next one, besides its own. The last phase shares with the first."""
     size_deviation: float = Field(0.2, ge=0, le=10)
-    """Standard deviation of the client sizes within a phase, as a fraction of their mean. Sizes are normal."""
+    """Standard deviation of the client sizes in a phase, as a fraction of their mean. Sizes are normal."""
 
     def at(self, round_index: int) -> int:
         """Return the data phase of a round."""
@@ -61,50 +61,49 @@ class PhasesConfig(Section):
 
 
 class DataConfig(Section):
-    """`[data]`: what the clients train on."""
+    """`[data]`: the data set."""
 
     source: str | Callable[..., Any] = "digits"
-    """digits (embedded), parquet, image_folder, tiny_imagenet, cifar10, cifar100, mnist, fashion_mnist, emnist, or
-    "package.module:function", called with this table. All built-in sources but digits read `root`; the named data sets
-    also accept a folder of Parquet files there."""
+    """The data set, or "package.module:function": a function that takes this table and returns a raybcgd.Dataset.
+    digits is built in; the other sources read files in `root`. Named data sets also read Parquet files there."""
     root: str | None = None
-    """The folder of the files."""
+    """Folder of the files."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Free settings for a custom source."""
+    """Settings of a custom source."""
     download: bool = False
     """Download a torchvision data set into `root` if it is missing."""
     image_column: str | None = None
-    """Parquet column of the images. None: found by name and type."""
+    """Parquet column of the images. Default: found by name and type."""
     label_column: str | None = None
-    """Parquet column of the integer labels. None: found by name and type."""
+    """Parquet column of the integer labels. Default: found by name and type."""
     image_size: int | None = Field(None, ge=1, le=4096)
-    """Resize image files to this many pixels per side. None: they must all have the same size."""
+    """Resize image files to this many pixels per side. None: all must have the same size."""
     classes: int | None = Field(None, ge=2)
-    """Number of classes in image files. None: what the files declare, or the largest training label + 1."""
+    """Number of classes in image files. Default: what the files declare, or the largest training label + 1."""
     emnist_split: Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"] = "byclass"
     """The EMNIST variant."""
     task: Literal["classes", "binary"] = "classes"
-    """binary: two classes, for the convex experiments. Label 1 is `positive`, label 0 is the rest."""
+    """binary: two classes, for the convex experiments. The labels in `positive` become 1, all others 0."""
     positive: tuple[int, ...] | None = None
-    """Labels that become 1 with task = "binary". None: the lower half of the labels."""
+    """Labels that become 1 with task = "binary". Default: the lower half."""
     test_samples: int | None = Field(None, ge=1)
-    """Evaluate on this many test samples, the same in every run. None: on all."""
+    """Number of test samples to evaluate on, the same in every run. None: all."""
     augment: tuple[Literal["crop", "flip"], ...] = ()
-    """Random crops and horizontal flips of the training images."""
+    """Random crops and horizontal flips of training images."""
     partition: SerializeAsAny[PartitionConfig] = Field(
-        default_factory=lambda: PARTITIONS.section({}, "kind", DEFAULT_PARTITION)
+        default_factory=lambda: PARTITIONS.section({}, DEFAULT_PARTITION)
     )
     phases: PhasesConfig | None = None
-    """Block-cyclic data; replaces the partition's label split. None: all data in every round."""
+    """Block-cyclic data. Of the partition, only `clients` is used then. None: all data in every round."""
 
     @field_validator("partition", mode="before")
     @classmethod
     def _partition_of_its_kind(cls, value: Any) -> Any:
-        return PARTITIONS.section(value, "kind", DEFAULT_PARTITION)
+        return PARTITIONS.section(value, DEFAULT_PARTITION)
 
     @field_serializer("partition")
     def _partition_with_kind(self, partition: PartitionConfig) -> dict[str, Any]:
-        return PARTITIONS.dump(partition, "kind")
+        return PARTITIONS.dump(partition)
 
     @field_serializer("source")
     def _source_by_name(self, source: Any) -> str:

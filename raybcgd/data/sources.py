@@ -1,4 +1,4 @@
-"""Data sources: functions from `[data]` to a data set. settings.py has their names."""
+"""Data sources: functions that take `[data]` and return a data set. settings.py lists their names."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +17,9 @@ from raybcgd.randomness import stream
 
 def load(config: DataConfig) -> Dataset:
     """Load the data set that a config names."""
-    name = SOURCES.name_of(config.source)
-    dataset = SOURCES.resolve(config.source)(config)
+    name, read = SOURCES.name_of(config.source), SOURCES.resolve(config.source)
+    with SOURCES.running(config.source):
+        dataset = read(config)
     if not isinstance(dataset, Dataset):
         raise ConfigError(f'data.source = "{name}" returned a {type(dataset).__name__}; return a raybcgd.Dataset')
     if config.augment and dataset.train.inputs.ndim != 4:
@@ -34,10 +35,10 @@ def load(config: DataConfig) -> Dataset:
 def binary(dataset: Dataset, positive: tuple[int, ...] | None = None) -> Dataset:
     """Return the data set with two classes: label 1 for the labels in `positive` (default: the lower half), else 0."""
     chosen = range(dataset.classes // 2) if positive is None else positive
-    strange = [label for label in chosen if not 0 <= label < dataset.classes]
-    if strange or not 0 < len(set(chosen)) < dataset.classes:
+    unknown = [label for label in chosen if not 0 <= label < dataset.classes]
+    if unknown or not 0 < len(set(chosen)) < dataset.classes:
         raise ConfigError(
-            f"data.positive is {list(chosen)}; name some, not all, of the labels 0 .. {dataset.classes - 1}"
+            f"data.positive = {list(chosen)}: name some, but not all, of the labels 0 .. {dataset.classes - 1}"
         )
     train, test = (
         Split(split.inputs, np.isin(split.targets, list(chosen)).astype(np.int64))
@@ -76,7 +77,7 @@ def image_folder(config: DataConfig) -> Dataset:
 
 
 def tiny_imagenet(config: DataConfig) -> Dataset:
-    """Read Tiny ImageNet as it is distributed, or as Parquet files."""
+    """Read Tiny ImageNet from its original files or from Parquet files."""
     root = folder(config)
     if has_parquet(root):
         return parquet(config)
@@ -84,7 +85,7 @@ def tiny_imagenet(config: DataConfig) -> Dataset:
 
 
 def torchvision_set(config: DataConfig) -> Dataset:
-    """Read a data set that torchvision knows from its own files, or from Parquet files."""
+    """Read a torchvision data set from its original files or from Parquet files."""
     root = folder(config)
     if has_parquet(root):
         return parquet(config)
@@ -94,6 +95,6 @@ def torchvision_set(config: DataConfig) -> Dataset:
 def folder(config: DataConfig) -> Path:
     """Return `data.root` as a path."""
     if config.root is None:
-        fetch = ", or with data.download = true to the folder to download to" if config.source in KNOWN else ""
-        raise ConfigError(f"data.root is not set; point it to the folder of the {config.source} files{fetch}")
+        download = ", and data.download = true to download them" if config.source in KNOWN else ""
+        raise ConfigError(f"data.root is not set; set it to the folder of the {config.source} files{download}")
     return Path(config.root).expanduser()

@@ -1,1 +1,1 @@
-"""Where rounds run: in this process, or on a Ray cluster."""
+"""Engines: where rounds run, in this process or on a Ray cluster."""

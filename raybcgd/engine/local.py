@@ -21,49 +21,40 @@ class LocalEngine:
     """Runs everything in this process."""
 
     def running(self, address: str | None, announce: Announcer) -> AbstractContextManager[None]:
-        """Do nothing: there is nothing to start."""
-        return nullcontext()
+        return nullcontext()  # there is nothing to start
 
     def open(self, problem: Problem, data: Data, folder: RunFolder, resume: bool) -> Session:
-        """Start or resume a run."""
         return LocalSession(problem, data, folder, resume)
 
 
 class LocalSession:
-    """A run whose host is in this process."""
+    """A run in this process."""
 
     def __init__(self, problem: Problem, data: Data, folder: RunFolder, resume: bool) -> None:
         self._loop = TrainingLoop(problem, data, folder, resume)
         self._pool = LocalPool(problem, data, self._loop.state_address)
 
     def records(self) -> Iterator[RoundRecord]:
-        """Run the remaining rounds and yield their records."""
         return self._loop.run(self._pool)
 
     def models(self) -> list[np.ndarray]:
-        """Return the final models."""
         return self._loop.models()
 
     def close(self) -> None:
-        """Restore torch's settings."""
         self._pool.close()
 
 
 class LocalPool:
-    """A pool of one host. It is single-threaded, as hosts on Ray are, so that the bits are the same.
-
-    It uses the CPU unless `hosts.device = "gpu"`.
-    """
+    """A pool of one host, on the CPU unless `hosts.device = "gpu"`."""
 
     def __init__(self, problem: Problem, data: Data, state_address: str) -> None:
         self._threads = torch.get_num_threads()
-        torch.set_num_threads(1)
+        torch.set_num_threads(1)  # as on Ray, so that both engines compute the same bits
         on_gpu = problem.config.hosts.device == "gpu"
         device = torch.accelerator.current_accelerator() if on_gpu else None
         self._host = ClientHost(problem, data, state_address, device or torch.device("cpu"))
         self._chunk = problem.stack or 1
-        self._load = HostLoad()
-        self._queued = 0
+        self._load, self._queued = HostLoad(), 0
 
     def train(self, work: RoundWork) -> Iterator[Outcome]:
         """Run the tasks, one stack after another, until the deadline."""
@@ -82,7 +73,6 @@ class LocalPool:
         return lambda: scores
 
     def report(self) -> PoolReport:
-        """Report the one host."""
         return PoolReport(Hosts(up=1, queued_tasks=self._queued, **self._load._asdict()))
 
     def close(self) -> None:

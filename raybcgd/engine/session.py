@@ -35,14 +35,3 @@ class Engine(Protocol):
 
     def open(self, problem: Problem, data: Data, folder: RunFolder, resume: bool) -> Session:
         """Start or resume a run."""
-
-
-def engine_named(name: str) -> Engine:
-    """Return the engine that `engine` names in a config."""
-    if name == "local":
-        from raybcgd.engine.local import LocalEngine
-
-        return LocalEngine()
-    from raybcgd.engine.ray.coordinator import RayEngine  # importing Ray takes a second
-
-    return RayEngine()

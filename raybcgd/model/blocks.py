@@ -1,4 +1,4 @@
-"""How a model's parameters are divided into blocks: contiguous slices of one flat vector, the shared block last."""
+"""The division of a model's parameters into blocks: contiguous slices of one flat vector, the shared block last."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Block:
 class BlockLayout:
     """The order of all tensors in the flat vector, and the blocks as slices of it.
 
-    Every coordinate is in exactly one of `blocks` and `shared`; the shared block, which may be empty, comes last.
+    Every coordinate is in exactly one block. The shared block comes last and may be empty.
     """
 
     order: tuple[Layer, ...]
@@ -50,16 +50,16 @@ class BlockLayout:
 
     @property
     def all_blocks(self) -> tuple[Block, ...]:
-        """The N blocks, and the shared one if there is one."""
+        """The N blocks, and the shared block unless it is empty."""
         return (*self.blocks, self.shared) if self.shared.size else self.blocks
 
     @cached_property
     def edges(self) -> tuple[int, ...]:
-        """Where each block begins, and where the last one ends."""
+        """The start of each block, and the end of the last one."""
         return (0, *(block.stop for block in self.blocks))
 
     def with_edges(self, edges: tuple[int, ...]) -> "BlockLayout":
-        """The same flat vector and shared block, with other edges between the blocks."""
+        """Return the same flat vector and shared block with other edges between the blocks."""
         if edges == self.edges:
             return self
         runs = enumerate(pairwise(edges))
@@ -67,7 +67,7 @@ class BlockLayout:
         return BlockLayout(self.order, blocks, self.shared)
 
     def own(self, block: int) -> tuple[slice, ...]:
-        """What a client of group `block` uploads: its block and the shared one, as non-empty slices."""
+        """Return what a client with this block uploads: its block and the shared block, as non-empty slices."""
         parts = (self.blocks[block], self.shared)
         return tuple(part.slice for part in parts if part.size)
 
@@ -78,7 +78,7 @@ def cuts_layers(config: BlocksConfig) -> bool:
 
 
 def divide(module: nn.Module, config: BlocksConfig) -> BlockLayout:
-    """The block layout of a module under `[blocks]`."""
+    """Divide a module into blocks as `[blocks]` says."""
     if config.division in DIVISIONS:
         return _named(module, config)
     shared_names = config.shared if isinstance(config.shared, tuple) else ()
@@ -88,19 +88,20 @@ def divide(module: nn.Module, config: BlocksConfig) -> BlockLayout:
         return _equal_cuts(rest, shared, config)
     if isinstance(config.shared, int):
         raise ConfigError(
-            f'blocks.shared = {config.shared} (a number of coordinates) needs blocks.division = "equal"; name layers'
+            f'blocks.shared = {config.shared} is a number of coordinates, which needs blocks.division = "equal"; '
+            "name layers instead"
         )
     groups: Sequence[Sequence[Layer]]
     if config.groups is not None:
         if config.division != "layers":
-            raise ConfigError(f'blocks.groups goes with blocks.division = "layers", not "{config.division}"')
+            raise ConfigError(f'blocks.groups needs blocks.division = "layers", not "{config.division}"; change one')
         groups = _explicit(rest, config.groups)
     elif config.shared == "all":
         groups = [[] for _ in range(config.count)]
     elif config.division == "layers":
         groups = _contiguous(rest, np.ones(len(rest)), config.count)
     elif config.division == "balanced":
-        # Every coordinate has the same type, so balancing sizes balances bytes.
+        # All coordinates have the same type, so equal sizes are equal bytes.
         groups = _contiguous(rest, np.array([layer.size for layer in rest], dtype=np.float64), config.count)
     else:
         raise ConfigError(
@@ -111,19 +112,19 @@ def divide(module: nn.Module, config: BlocksConfig) -> BlockLayout:
 
 
 def _named(module: nn.Module, config: BlocksConfig) -> BlockLayout:
-    """A paper's division, which brings its own count and shared block; `shared` may still be "none" or "all"."""
+    """Divide a module as a paper does, with its own groups. `shared` may be "none" or "all" instead of the paper's."""
     division = DIVISIONS[config.division]
     check_pairing(config.division, division, layers_of(module, division.names))
     if config.groups is not None or config.shared not in ("last", "none", "all"):
         raise ConfigError(
-            f'blocks.division = "{config.division}" brings its own groups and shared layers; leave out blocks.groups '
+            f'blocks.division = "{config.division}" has its own groups and shared layers; remove blocks.groups '
             'and blocks.shared, or set blocks.shared to "none" or "all"'
         )
     groups, shared = division.groups, division.shared if config.shared == "last" else config.shared
     if config.shared == "all":
         groups = ((),) * division.count
     elif config.shared == "none" and groups:
-        # Without a shared block the head still has to be somewhere: in the last block, which "lenet5-paper" left empty.
+        # Without a shared block, the head belongs to the last block, which is empty in "lenet5-paper".
         groups = (*groups[:-1], (*groups[-1], *division.shared))
     if division.cuts:
         return divide(module, BlocksConfig(division="equal", count=division.cuts, shared=shared))
@@ -139,13 +140,12 @@ def _split_shared(layers: list[Layer], config: BlocksConfig) -> tuple[list[Layer
     if shared == "last":
         if len(layers) == 1 and config.groups is None:
             raise ConfigError(
-                'blocks.shared = "last" would leave nothing to divide in a model of one layer; '
-                'set blocks.shared = "none"'
+                'blocks.shared = "last" leaves nothing to divide in a model with one layer; set blocks.shared = "none"'
             )
         return layers[:-1], layers[-1:]
     for name in shared:
         if not any(covers(name, layer.name) for layer in layers):
-            raise ConfigError(f'blocks.shared names "{name}", but the model has only {_names(layers)}')
+            raise ConfigError(f'blocks.shared names "{name}", but the model\'s layers are {_names(layers)}; correct it')
     chosen = [layer for layer in layers if any(covers(name, layer.name) for name in shared)]
     return [layer for layer in layers if layer not in chosen], chosen
 
@@ -155,7 +155,7 @@ def _names(layers: Sequence[Layer]) -> str:
 
 
 def _explicit(layers: list[Layer], groups: Sequence[Sequence[str]]) -> list[list[Layer]]:
-    """Layers by the group that names them; the longest name decides, so an inner module can leave the one around it."""
+    """Return the layers of each group. The longest matching name decides, so a group can take part of a module."""
     owner = {name: number for number, group in enumerate(groups) for name in group}
     if len(owner) < sum(len(group) for group in groups):
         raise ConfigError("blocks.groups names a layer twice; name each layer once")
@@ -170,7 +170,7 @@ def _explicit(layers: list[Layer], groups: Sequence[Sequence[str]]) -> list[list
             unused.discard(name)
     if unused:
         raise ConfigError(
-            f'blocks.groups names "{min(unused)}", which no layer left over matches; layers to divide: {_names(layers)}'
+            f'blocks.groups names "{min(unused)}", which matches no layer; correct it: the layers are {_names(layers)}'
         )
     if left_out:
         raise ConfigError(f"blocks.groups leaves out {_names(left_out)}; add them to a group or to blocks.shared")
@@ -178,10 +178,10 @@ def _explicit(layers: list[Layer], groups: Sequence[Sequence[str]]) -> list[list
 
 
 def _contiguous(layers: Sequence[Layer], weights: np.ndarray, count: int) -> list[Sequence[Layer]]:
-    """`count` non-empty runs of layers with the least sum of squared weights (exact, by dynamic programming)."""
+    """Return `count` non-empty runs of layers that minimise the sum of squared weights, by dynamic programming."""
     if len(layers) < count:
         raise ConfigError(
-            f"blocks.count = {count} is more than the {len(layers)} layers there are to divide; "
+            f"blocks.count = {count} is more than the {len(layers)} layers to divide; "
             f'lower blocks.count to {len(layers)} or set blocks.division = "equal"'
         )
     sums = np.concatenate([[0.0], np.cumsum(weights)])
@@ -191,7 +191,7 @@ def _contiguous(layers: Sequence[Layer], weights: np.ndarray, count: int) -> lis
     for k in range(1, count + 1):
         for end in range(k, len(layers) + 1):
             starts = np.arange(k - 1, end)
-            # Squares make all runs even; the largest weight alone would leave the smaller runs free.
+            # The sum of squares evens out all runs; the maximum would ignore all but the largest.
             cost = best[k - 1, starts] + (sums[end] - sums[starts]) ** 2
             cut[k, end] = starts[int(np.argmin(cost))]
             best[k, end] = cost.min()
@@ -222,7 +222,7 @@ def _equal_cuts(rest: list[Layer], shared: list[Layer], config: BlocksConfig) ->
     tail = config.shared if isinstance(config.shared, int) else sum(layer.size for layer in shared)
     if size - tail < config.count and config.shared != "all":
         raise ConfigError(
-            f"blocks.count = {config.count} cuts need at least as many coordinates, and {size - tail} are not shared; "
+            f"blocks.count = {config.count} is more than the {size - tail} coordinates that are not shared; "
             "lower blocks.count or blocks.shared"
         )
     edges = [(size - tail) * k // config.count for k in range(config.count + 1)]
@@ -231,7 +231,7 @@ def _equal_cuts(rest: list[Layer], shared: list[Layer], config: BlocksConfig) ->
 
 
 def _covered(order: Sequence[Layer], start: int, stop: int) -> tuple[str, ...]:
-    """The layers of which some coordinate is in a run of the flat vector."""
+    """Return the layers with coordinates between `start` and `stop`."""
     starts = _starts(order)
     return tuple(
         layer.name
@@ -241,22 +241,22 @@ def _covered(order: Sequence[Layer], start: int, stop: int) -> tuple[str, ...]:
 
 
 def _starts(order: Sequence[Layer]) -> np.ndarray:
-    """Where each layer begins in the flat vector, and where the last one ends."""
+    """Return the start of each layer in the flat vector, and the end of the last one."""
     return np.concatenate([[0], np.cumsum([layer.size for layer in order], dtype=np.int64)])
 
 
 def recut(
     layout: BlockLayout, config: BlocksConfig, weights: np.ndarray | None, rng: np.random.Generator
 ) -> tuple[int, ...]:
-    """New edges for the blocks of a layout, by which the coordinates' weights (1 each unless given) are even.
+    """Return new edges that balance the coordinates' weights over the blocks. Default: weights of 1.
 
-    They stay where they are while all weights are zero.
+    If all weights are zero, the edges stay the same.
     """
     count, size = len(layout.blocks), layout.shared.start
     if size == 0 or (cuts_layers(config) and size < count):
         raise ConfigError(
-            f"blocks.redivide_every: {size} coordinates beside the shared block cannot make {count} blocks; "
-            "lower blocks.count or choose a smaller blocks.shared"
+            f"blocks.redivide_every: the {size} coordinates outside the shared block are too few for {count} blocks; "
+            "lower blocks.count, or choose a smaller blocks.shared"
         )
     if config.redivide == "shift":
         return _shifted(count, size, config, rng)
@@ -266,7 +266,7 @@ def recut(
     if cuts_layers(config):
         edges = [int(k) - 1 for k in np.searchsorted(sums, sums[-1] * np.arange(count) / count, side="right")]
         edges = [0, *edges[1:], size]
-        for k in range(1, count):  # a block has at least one coordinate
+        for k in range(1, count):  # give each block at least one coordinate
             edges[k] = min(max(edges[k], edges[k - 1] + 1), size - (count - k))
         return tuple(edges)
     starts = _starts(layout.order)
@@ -277,6 +277,8 @@ def recut(
 
 def _shifted(count: int, size: int, config: BlocksConfig, rng: np.random.Generator) -> tuple[int, ...]:
     if not cuts_layers(config):
-        raise ConfigError(f'blocks.redivide = "shift" needs blocks.division = "equal", not "{config.division}"')
+        raise ConfigError(
+            f'blocks.redivide = "shift" needs blocks.division = "equal", not "{config.division}"; change one'
+        )
     offset = int(rng.integers(-(size // count // 2), size // count // 2 + 1))
     return (0, *(size * k // count + offset for k in range(1, count)), size)

@@ -1,4 +1,4 @@
-"""`[model]` and `[blocks]`: what is trained, and how its parameters are divided."""
+"""`[model]` and `[blocks]`: the model, and the division of its parameters into blocks."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
@@ -38,54 +38,53 @@ class ModelConfig(Section):
     """`[model]`: the model and its loss."""
 
     name: str | Callable[..., Any] = "mlp"
-    """A built-in model (mlp, logistic, sigmoid_erm, lenet5, cnn, vgg11, vgg19, resnet8, resnet18, vit_tiny, vit_b_16)
-    or "package.module:callable". A callable gets (input_shape, classes, **options), or only the options if it takes
-    neither shape nor classes."""
+    """The model, or "package.module:callable": a function or class that returns a torch.nn.Module. It is called with
+    (input_shape, classes, **options), or with the options only if it takes neither."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Keyword arguments of the model, for example `hidden = [64, 64]` for mlp."""
+    """Keyword arguments of the model, such as `hidden = [64, 64]` for mlp."""
     dtype: Literal["float32", "float64"] = "float32"
     """Type of parameters, gradients and inputs."""
     loss: str | Callable[..., Any] = "cross_entropy"
-    """cross_entropy; binary_cross_entropy or sigmoid for two classes and one logit; or "package.module:callable" with
-    the signature of torch.nn.functional: (outputs, targets, reduction="mean" | "none")."""
+    """The loss, or "package.module:callable" with the signature of torch.nn.functional: (outputs, targets,
+    reduction="mean" | "none"). binary_cross_entropy and sigmoid are for two classes and one logit."""
 
     @model_validator(mode="before")
     @classmethod
     def _loss_of_the_model(cls, values: Any) -> Any:
-        # The sigmoid loss is what makes a linear model "sigmoid ERM".
+        # "Sigmoid ERM" is a linear model with the sigmoid loss.
         if isinstance(values, dict) and values.get("name") == "sigmoid_erm":
             return {"loss": "sigmoid", **values}
         return values
 
     @field_serializer("name")
-    def _name(self, name: Any) -> str:
+    def _model_by_name(self, name: Any) -> str:
         return MODELS.name_of(name)
 
     @field_serializer("loss")
-    def _loss_name(self, loss: Any) -> str:
+    def _loss_by_name(self, loss: Any) -> str:
         return LOSSES.name_of(loss)
 
 
 class BlocksConfig(Section):
-    """`[blocks]`: the division of the parameters."""
+    """`[blocks]`: the division of the parameters into blocks."""
 
     division: str = "layers"
-    """layers: whole layers, as in `groups` or about the same number per block; balanced: whole layers, about the same
-    number of parameters per block; equal: cuts of equal size; or a paper's division: lenet5, lenet5-paper, vgg11,
-    vgg19, resnet8, resnet18, vit_b_16, vit_b_16-lora (see `raybcgd blocks`)."""
+    """layers: whole layers, grouped by `groups` or about the same number per block. balanced: whole layers, about the
+    same number of parameters per block. equal: slices of equal size. Or the division of a paper: lenet5, lenet5-paper,
+    vgg11, vgg19, resnet8, resnet18, vit_b_16, vit_b_16-lora (see `raybcgd blocks`)."""
     count: Annotated[int, Field(ge=1)] = 5
-    """N, the number of blocks. A paper's division and `groups` have their own."""
+    """N, the number of blocks. The division of a paper and `groups` set their own."""
     groups: tuple[tuple[str, ...], ...] | None = None
-    """Layer names, or prefixes of them, of each block in order, for division = "layers"."""
+    """With division = "layers": the layers of each block, by name or prefix."""
     shared: Literal["last", "none", "all"] | tuple[str, ...] | Annotated[int, Field(ge=0)] = "last"
-    """The block that every client uploads: the last layer with parameters, none, everything, layer names, or the last n
-    coordinates (with division = "equal")."""
+    """The shared block, which every client uploads. last: the last layer with parameters. none: no shared block. all:
+    the whole model. Or a list of layers, or, with division = "equal", the number of coordinates at the end."""
     redivide_every: Annotated[int, Field(ge=1)] | None = None
-    """Divide the parameters again every n rounds. Only the edges between blocks move, so momentum and control variates
+    """Divide the parameters again every n rounds. Only the edges between blocks move; momentum and control variates
     stay with their coordinates. None: never."""
     redivide: Literal["drift", "movement", "size", "shift"] = "drift"
-    """What a new division balances: the clients' recent squared displacement, the global model's recent squared
-    movement, or the number of coordinates. shift moves equal cuts by a random part of their size. Blocks consist of
-    whole layers unless the first division used equal cuts."""
+    """What the new blocks balance. drift: the clients' recent squared displacements. movement: the global model's
+    recent squared movement. size: the number of coordinates. shift: nothing; equal slices move by a random offset.
+    Blocks remain whole layers, unless the first division made equal slices."""
     redivide_times: Annotated[int, Field(ge=1)] | None = None
     """Stop after this many new divisions. None: no limit."""

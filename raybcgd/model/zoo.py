@@ -1,4 +1,4 @@
-"""Models and losses from `[model]`: built-in ones and custom ones."""
+"""Build the model and the loss that `[model]` names, built-in or custom."""
 
 import inspect
 from collections.abc import Callable
@@ -8,24 +8,23 @@ import torch
 from pydantic import ValidationError, validate_call
 from torch import Tensor, nn
 
-from raybcgd.errors import ConfigError, first_line
+from raybcgd.errors import ConfigError
 from raybcgd.model.losses import ONE_LOGIT
 from raybcgd.model.settings import LOSSES, MODELS, ModelConfig
 from raybcgd.randomness import seed_of
 
 
 def build(config: ModelConfig, input_shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
-    """Build the model that `[model]` describes, initialised from the seed alone. Leave torch's generator unchanged."""
-    builtin = config.name in MODELS
-    make = _builtin_model(config, input_shape, classes) if builtin else _custom_model(config, input_shape, classes)
-    with torch.random.fork_rng(devices=[]):
+    """Build the model of `[model]`. Its initial parameters depend only on the seed. Do not change torch's generator."""
+    maker = _builtin_model if config.name in MODELS else _custom_model
+    with MODELS.running(config.name), torch.random.fork_rng(devices=[]):
+        make = maker(config, input_shape, classes)
         # Only the CPU's generator: torch.manual_seed would also reseed the GPUs, which are not forked here.
         torch.default_generator.manual_seed(seed_of(seed, "model"))
         module = make()
     if not isinstance(module, nn.Module):
         raise ConfigError(
-            f'model.name = "{MODELS.name_of(config.name)}" returned a {type(module).__name__}; '
-            "the callable must return a torch.nn.Module"
+            f'model.name = "{MODELS.name_of(config.name)}" returned a {type(module).__name__}; return a torch.nn.Module'
         )
     return module.to(getattr(torch, config.dtype))
 
@@ -69,6 +68,8 @@ def _builtin_model(config: ModelConfig, input_shape: tuple[int, ...], classes: i
 
 def _custom_model(config: ModelConfig, input_shape: tuple[int, ...], classes: int) -> Callable[[], nn.Module]:
     builder, name = MODELS.resolve(config.name), MODELS.name_of(config.name)
+    if isinstance(builder, nn.Module):
+        raise ConfigError(f"model.name = {name} is a module, not a function that returns one; pass it as run(module=…)")
     signature = inspect.signature(builder)
     parameters = signature.parameters
     required = [
@@ -78,7 +79,7 @@ def _custom_model(config: ModelConfig, input_shape: tuple[int, ...], classes: in
         and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
     given: tuple[Any, ...] = ()
-    # A callable that knows its shapes takes no arguments, or options only.
+    # A callable that takes neither shape nor classes has no arguments, or options only.
     if len([name for name in required if name not in config.options]) >= 2 or "input_shape" in parameters:
         given = (input_shape, outputs_of(config, classes))
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -89,15 +90,7 @@ def _custom_model(config: ModelConfig, input_shape: tuple[int, ...], classes: in
         raise ConfigError(
             f'model.name = "{name}" cannot be called ({error}); set its arguments in model.options'
         ) from error
-
-    def make() -> nn.Module:
-        try:
-            return cast("nn.Module", builder(*given, **config.options))
-        except Exception as error:
-            cause = f"{type(error).__name__}: {first_line(error)}"
-            raise ConfigError(f'model.name = "{name}" failed ({cause}); fix it, or model.options') from error
-
-    return make
+    return lambda: cast("nn.Module", builder(*given, **config.options))
 
 
 def _check_options(config: ModelConfig, accepted: list[str]) -> None:

@@ -7,18 +7,18 @@ import numpy as np
 from raybcgd.data.partition import Floats, sizes_from_weights
 
 Assignment = Callable[[Sequence[int], int], Sequence[int]]
-"""(the clients in the order in which they were drawn, N) -> the block of each."""
+"""(clients in the order in which they were drawn, N) -> the block of each."""
 
 
 def evenly(clients: Sequence[int], blocks: int) -> Sequence[int]:
-    """To every block as many clients, at random: the clients come in random order."""
+    """Assign the same number of clients to each block, at random: the clients are in random order."""
     return [k % blocks for k in range(len(clients))]
 
 
 def by_bandwidth(rates: Floats, sizes: Sequence[int]) -> Assignment:
-    """To every block as many clients, the slowest ones to the smallest blocks.
+    """Assign the same number of clients to each block, the slowest clients to the smallest blocks.
 
-    No other assignment of the same numbers makes the slowest upload of the round faster.
+    No other assignment with these numbers makes the slowest upload of the round faster.
     """
 
     def assign(clients: Sequence[int], blocks: int) -> Sequence[int]:
@@ -31,10 +31,10 @@ def by_bandwidth(rates: Floats, sizes: Sequence[int]) -> Assignment:
 
 
 def by_need(need: Floats) -> Assignment:
-    """To every block one client, and further ones in proportion to its need; evenly while nothing is known of needs.
+    """Assign one client to each block, and the others in proportion to the blocks' needs.
 
-    With K clients a block's mean has a variance of 1/K of theirs, so that numbers in proportion to the blocks'
-    deviations, for which recent movement stands, make the least error in all.
+    The mean over K clients has 1/K of their variance. Numbers in proportion to the blocks' standard deviations, which
+    recent movement estimates, therefore minimise the total error. Without any need yet, assign evenly.
     """
 
     def assign(clients: Sequence[int], blocks: int) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""Who takes part in a round and which block each uploads: a function of the seed and the round."""
+"""The clients of a round and the block that each uploads: a function of the seed and the round."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from raybcgd.randomness import stream
 
 
 class Member(NamedTuple):
-    """A client of a round and the block it uploads; None where the method has no blocks."""
+    """A client of a round and the block that it uploads; None for methods without blocks."""
 
     client: int
     block: int | None
@@ -17,7 +17,7 @@ class Member(NamedTuple):
 def draw_cohort(
     seed: int, round_index: int, clients: int, size: int, blocks: int | None, assignment: Assignment = evenly
 ) -> tuple[Member, ...]:
-    """`size` clients without replacement, dealt into `blocks` groups; in the order of their numbers."""
+    """Draw `size` clients without replacement and assign each a block. Return them sorted by client."""
     rng = stream(seed, "cohort", round_index)
     chosen = [int(client) for client in rng.choice(clients, size=size, replace=False)]
     groups: Sequence[int | None]

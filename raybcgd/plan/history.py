@@ -1,8 +1,7 @@
-"""What planning remembers of the rounds so far, and the division of the parameters that follows from it.
+"""What planning remembers of past rounds, and the division of the parameters that follows from it.
 
-Everything here is laid out in the flat order of the model, and a re-division moves the edges of blocks in that order
-and nothing else. So no vector is ever re-ordered: momentum, control variates and kept errors, at the server and at
-every client, go on coordinate by coordinate, whichever block a coordinate is in.
+A re-division only moves the edges between blocks in the flat order of the model. No vector is ever reordered, so
+momentum, control variates and residuals stay with their coordinates, whichever block a coordinate is in.
 """
 
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from raybcgd.model.settings import BlocksConfig
 from raybcgd.randomness import stream
 
 _MEMORY = 0.9
-"""The weight of a round's measurements shrinks by this factor with every later round."""
+"""The weight of a round's measurements decays by this factor per round."""
 
 Edges = tuple[int, ...]
 
@@ -27,17 +26,17 @@ class History:
     """The measurements that the config asks for, and the edges of the blocks."""
 
     edges: Edges | None = None
-    """Where blocks begin, and where the last one ends; None: as `[blocks]` says."""
+    """Where blocks start, and where the last one ends. None: as `[blocks]` divides."""
     divisions: int = 0
-    """How often the parameters were divided anew."""
+    """Number of re-divisions so far."""
     moved: np.ndarray | None = None
-    """Recent squared movement of the global model, coordinate by coordinate."""
+    """Recent squared movement of the global model per coordinate."""
     drifted: np.ndarray | None = None
-    """Recent mean square of the clients' displacements, coordinate by coordinate."""
+    """Recent mean square of the clients' displacements per coordinate."""
 
     @classmethod
     def fresh(cls, layout: BlockLayout, config: BlocksConfig, by_need: bool) -> "History":
-        """Nothing has happened yet. Only what will be used is measured."""
+        """Return the history before round 0. Only what the config needs is measured."""
         redivides = config.redivide_every is not None
         moved = by_need or (redivides and config.redivide == "movement")
         return cls(
@@ -47,7 +46,7 @@ class History:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "History":
-        """Out of a checkpoint."""
+        """Read the history from a checkpoint's arrays."""
         edges = arrays.get("edges")
         return cls(
             edges=None if edges is None else tuple(int(edge) for edge in edges),
@@ -57,19 +56,19 @@ class History:
         )
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """For a checkpoint; nothing where there is nothing to remember."""
+        """Return arrays for a checkpoint; empty if there is nothing to remember."""
         found = {"moved": self.moved, "drifted": self.drifted}
         found["edges"] = None if self.edges is None else np.array(self.edges, dtype=np.int64)
         kept = {name: array for name, array in found.items() if array is not None}
         return {**kept, "divisions": np.array([self.divisions])} if kept else {}
 
     def need(self, layout: BlockLayout) -> Floats:
-        """How far each block has moved lately."""
+        """Return the recent movement of each block."""
         assert self.moved is not None
         return np.sqrt([self.moved[block.slice].sum() for block in layout.blocks])
 
     def measured(self, before: Tensor, after: Tensor, drift: Tensor | None) -> "History":
-        """With another round: x before and after it, and the mean square displacement, nan where nobody sent any."""
+        """Add a round: x before and after it, and the mean squared displacement, nan where no client sent any."""
         moved, drifted = self.moved, self.drifted
         if moved is not None:
             moved = _faded(moved, (after - before).double().numpy() ** 2)
@@ -79,7 +78,7 @@ class History:
         return replace(self, moved=moved, drifted=drifted)
 
     def divided(self, layout: BlockLayout, config: BlocksConfig, seed: int, rounds: int) -> "History":
-        """With the edges for the next round, once `rounds` are done."""
+        """Set the edges for the next round, after `rounds` rounds."""
         if config.redivide_every is None or rounds % config.redivide_every:
             return self
         if config.redivide_times is not None and self.divisions >= config.redivide_times:

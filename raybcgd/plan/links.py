@@ -1,4 +1,4 @@
-"""How fast the clients' links are, and how long a round would take over them."""
+"""The clients' links, and the time of a round over them."""
 
 from collections.abc import Sequence
 
@@ -11,14 +11,14 @@ from raybcgd.randomness import stream
 
 
 def uplinks(config: LinksConfig, clients: int, seed: int) -> Floats:
-    """Every client's uplink, in bytes a second."""
+    """Return every client's uplink in bytes per second."""
     if config.uplinks is None:
         drawn = stream(seed, "links").standard_normal(clients)
         return np.asarray(config.median * np.exp(config.sigma * drawn))
     if len(config.uplinks) != clients:
         raise ConfigError(
             f"cohort.links.uplinks has {len(config.uplinks)} entries, but data.partition.clients = {clients}; "
-            "give one for each client"
+            "give one per client"
         )
     return np.array(config.uplinks)
 
@@ -26,7 +26,7 @@ def uplinks(config: LinksConfig, clients: int, seed: int) -> Floats:
 def simulated_seconds(
     config: LinksConfig, rates: Sequence[float], upload_bytes: Sequence[int], download_bytes: int
 ) -> float:
-    """The time of a round over the clients' links: the slowest client's, for its download and its upload."""
+    """Return the time that the slowest client needs for its download and its upload."""
     factor = config.downlink_factor
     down = 0.0 if factor is None else download_bytes / factor
     return max(((down + up) / rate for rate, up in zip(rates, upload_bytes, strict=True)), default=0.0)

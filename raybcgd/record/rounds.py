@@ -77,7 +77,7 @@ class Quality(Section):
     ] = None
     """Test accuracy on each phase of block-cyclic data; `accuracy` is their mean. None without phases."""
     loss: Annotated[float | None, GAUGE] = None
-    """Test loss."""
+    """Mean test loss."""
     train_loss: Annotated[float | None, GAUGE] = None
     """Mean loss of the participants during local training. None if nobody took part; null in the log if not finite."""
 

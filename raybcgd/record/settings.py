@@ -8,10 +8,10 @@ from raybcgd.section import Section
 
 
 class CheckpointConfig(Section):
-    """`[checkpoint]`: when and where a run is saved."""
+    """`[checkpoint]`: when and where to save a run."""
 
     every: Annotated[int, Field(ge=0)] = 10
-    """Save every n rounds; 0 never saves."""
+    """Save every n rounds. 0: never."""
     keep: Annotated[int, Field(ge=1)] = 2
     """Number of checkpoints to keep."""
     address: str | None = None
@@ -23,18 +23,18 @@ class CheckpointConfig(Section):
 
 
 class MetricsConfig(Section):
-    """`[metrics]`: what Prometheus sees of a run."""
+    """`[metrics]`: the Prometheus endpoint of a run."""
 
     enabled: bool = True
     """Serve metrics."""
     host: str = "127.0.0.1"
-    """The address to listen on; use 0.0.0.0 if Prometheus runs on another machine."""
+    """The address to listen on. Use 0.0.0.0 if Prometheus runs on another machine."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
-    """0 picks a free port, which Prometheus finds through the discovery folder."""
+    """The port. 0: any free port; Prometheus finds it through the discovery folder."""
     discovery: str | None = None
-    """The folder in which Prometheus looks for runs. Default: raybcgd-discovery in the system's temporary folder, which
-    the shipped prometheus.yml reads."""
+    """Folder of the discovery files that tell Prometheus about runs. Default: raybcgd-discovery in the system's
+    temporary folder, which the shipped prometheus.yml reads."""
     linger_seconds: Annotated[float, Field(ge=0)] = 15.0
-    """After the last round, wait up to this long for a Prometheus that has been scraping to read it."""
+    """Maximum time to wait after the last round for Prometheus, if it scraped this run, to scrape it again."""
     target: Annotated[float, Field(gt=0, le=1)] = 0.9
-    """Target accuracy. A comparison sets its own."""
+    """Target accuracy. A comparison replaces it with its own."""

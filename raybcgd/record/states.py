@@ -23,7 +23,7 @@ State = dict[str, np.ndarray]
 
 
 class StateFolder:
-    """State files under a folder of any file system that pyarrow knows."""
+    """State files in a folder of any file system that pyarrow supports."""
 
     def __init__(self, address: str) -> None:
         self._filesystem, self._root = open_address(address)
@@ -31,19 +31,19 @@ class StateFolder:
         self._made: set[str] = set()
 
     def make(self) -> None:
-        """Make the folder, so that who does not see it knows that it is on another machine."""
+        """Create the folder, so that a host without it knows that it shares no file system with the server."""
         self._filesystem.create_dir(self._root, recursive=True)
 
     @property
     def seen(self) -> bool:
-        """Whether this machine sees the folder; where every machine does, that need not be asked."""
+        """Whether this machine can reach the folder."""
         return not self.local or self._filesystem.get_file_info(self._root).type == fs.FileType.Directory
 
     def _path(self, client: int, version: int) -> str:
         return f"{self._root}/{client % 1000:03d}/{client}-{version}.safetensors"
 
     def write(self, client: int, version: int, state: State) -> StateRef:
-        """Write a version. Writing it again, with the same content, is harmless."""
+        """Write a version. Writing the same version again is harmless."""
         data = save(state)
         path = self._path(client, version)
         folder = path.rpartition("/")[0]
@@ -54,7 +54,7 @@ class StateFolder:
         return StateRef(version, zlib.crc32(data))
 
     def read(self, client: int, ref: StateRef) -> State:
-        """Read a version back, memory-mapped where the file system can."""
+        """Read a version, memory-mapped if the file system allows it."""
         path = self._path(client, ref.version)
         try:
             with self._filesystem.open_input_file(path) as file:
@@ -66,7 +66,7 @@ class StateFolder:
         return _arrays(data)
 
     def keep_only(self, wanted: set[tuple[int, int]]) -> None:
-        """Delete every version but these: what rounds have left behind that will be done again."""
+        """Delete every other version: leftovers of rounds that will be repeated."""
         selector = fs.FileSelector(self._root, recursive=True, allow_not_found=True)
         for entry in self._filesystem.get_file_info(selector):
             if entry.type != fs.FileType.File:
@@ -76,7 +76,7 @@ class StateFolder:
                 self._filesystem.delete_file(entry.path)
 
     def remove(self, versions: Iterable[tuple[int, int]]) -> None:
-        """Delete versions that nothing refers to any more."""
+        """Delete versions that no checkpoint refers to."""
         for client, version in versions:
             try:
                 self._filesystem.delete_file(self._path(client, version))
@@ -85,10 +85,10 @@ class StateFolder:
 
 
 def _arrays(data: pa.Buffer) -> State:
-    """The arrays of a safetensors file as views of its (mapped) bytes, which the library itself would copy."""
+    """Return the arrays of a safetensors file as views of its mapped bytes, which the library would copy."""
     header_length = int.from_bytes(memoryview(data)[:8], "little")
     header = json.loads(bytes(memoryview(data)[8 : 8 + header_length]))
-    types = {"F32": np.float32, "F64": np.float64}
+    types = {"F32": np.float32, "F64": np.float64, "I64": np.int64}
     start = 8 + header_length
     arrays = {}
     for name, entry in header.items():

@@ -1,1 +1,1 @@
-"""`raybcgd report`: what runs have come to, on one page."""
+"""Everything people look at: progress bar, tables, plots, HTML page and TensorBoard events."""

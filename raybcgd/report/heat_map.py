@@ -1,37 +1,41 @@
-"""Heat map of the labels per client."""
+"""Heat maps of the labels per client."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from raybcgd.data.inspect import shown_clients
 from raybcgd.data.partition import Ints
 from raybcgd.errors import ConfigError
+from raybcgd.report.style import drawing, heat_map
+
+
+def label_map(axes: Any, counts: Ints, shown: Sequence[int], clients: int, most: int | None = None) -> Any:
+    """Draw samples per label (y) and client (x). `counts` has a row for each client of `shown`, out of `clients`."""
+    image = heat_map(axes, counts.T, vmin=0, vmax=most)
+    ticks = np.unique(np.linspace(0, len(shown) - 1, min(len(shown), 11)).round().astype(int)).tolist()
+    axes.set_xticks(ticks, [str(shown[tick]) for tick in ticks])
+    axes.set_xlabel("client" if len(shown) == clients else f"client ({len(shown)} of {clients:,}, evenly spaced)")
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.set_ylabel("label")
+    return image
 
 
 def draw_heat_map(counts: Ints, path: Path, title: str) -> None:
-    """Write a PNG of `counts` (clients, classes): clients on the x axis, labels on the y axis, samples as colour."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError("drawing needs matplotlib; pip install raybcgd[plots]") from error
+    """Write a PNG of `counts` (clients, classes)."""
     clients, classes = counts.shape
     shown = shown_clients(clients)
-    figure = Figure(figsize=(min(4 + 0.12 * len(shown), 16), min(2 + 0.22 * classes, 10)), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    image = axes.imshow(counts[shown].T, aspect="auto", origin="lower", interpolation="nearest", cmap="viridis")
-    figure.colorbar(image, ax=axes, label="samples")
-    axes.set_xlabel("client" if len(shown) == clients else f"client ({len(shown)} of {clients:,}, evenly spaced)")
-    axes.set_ylabel("label")
-    axes.set_title(title)
-    ticks = np.unique(np.linspace(0, len(shown) - 1, min(len(shown), 9)).round().astype(np.int64))
-    axes.set_xticks(ticks.tolist(), [str(shown[t]) for t in ticks])
-    if classes <= 30:
-        axes.set_yticks(list(range(classes)))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=120, format="png")
-    except OSError as error:
-        raise ConfigError(f"cannot write {path} ({error.strerror}); choose another file") from error
+    with drawing() as new:
+        figure = new(min(4 + 0.12 * len(shown), 16), min(2 + 0.22 * classes, 10))
+        axes = figure.add_subplot()
+        figure.colorbar(label_map(axes, counts[shown], shown.tolist(), clients), ax=axes, label="samples")
+        axes.set_title(title)
+        if classes <= 30:
+            axes.set_yticks(range(classes))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(path, format="png")
+        except OSError as error:
+            raise ConfigError(f"cannot write {path} ({error.strerror}); choose another file") from None

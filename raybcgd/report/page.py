@@ -1,16 +1,15 @@
-"""A report as one HTML file that asks nobody for anything."""
+"""A report as one self-contained HTML file."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from raybcgd.errors import ConfigError
 from raybcgd.report import figures
 from raybcgd.report.plots import headline
 from raybcgd.report.runs import Run
-from raybcgd.report.style import drawing, svg
+from raybcgd.report.style import New, drawing, svg
 from raybcgd.report.tables import conditions, failure_table, summary_table
 
 _STYLE = """
@@ -33,92 +32,111 @@ footer { margin-top: 3rem; color: #666; font-size: .85rem; }
 @media print { body { max-width: none; } section { break-inside: avoid; } }
 """
 
-# Nothing may be fetched, from anywhere; this makes the browser see to it.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+"""Makes the browser refuse to fetch anything."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """A figure with its heading and a line on how to read it."""
+class Part(NamedTuple):
+    """A figure with its heading and an explanation."""
 
     name: str
     heading: str
-    words: str
+    text: str
     figure: Any
 
 
-def parts(new: figures.New, runs: Sequence[Run], target: float) -> Iterator[Part]:
-    """All figures for which there is something to show."""
-    yield Part(
-        "accuracy",
-        "Accuracy",
-        "On the test data, against rounds and against what all clients together have uploaded.",
-        figures.accuracy(new, runs, target),
-    )
-    yield Part("loss", "Loss", "On the test data, against the same.", figures.loss(new, runs))
-    yield Part(
-        "phases",
-        "Time",
-        "Where a round's time goes. Evaluation counts as far as anybody waited for it.",
-        figures.phases(new, runs),
-    )
-    drift = figures.by_block(new, runs, lambda run: [r.drift_diversity for r in run.records], "drift diversity", True)
-    if drift is not None:
-        words = (
-            "Sum of the clients' squared displacements over the square of their sum, block by block: small where "
-            "clients agree, large where they pull apart. Grey: nothing moved."
-        )
-        yield Part("drift", "Drift by block", words, drift)
-    moved = figures.by_block(new, runs, lambda run: [r.movement for r in run.records], "distance moved", True)
-    if moved is not None:
-        yield Part("movement", "Movement by block", "How far the global model moved in a round.", moved)
-    yield Part(
-        "upload",
-        "Upload by block",
-        "Floats that all clients have uploaded of each block; every client sends the shared one.",
-        figures.uploads(new, runs),
-    )
+def parts(new: New, runs: Sequence[Run], target: float) -> list[Part]:
+    """Draw all figures that have something to show."""
+    limit = _limit(len(runs), figures.MAX_HEAT_MAPS, "runs")
+    found = [
+        Part(
+            "accuracy",
+            "Accuracy",
+            "Test accuracy against rounds, and against the floats and bytes uploaded by all clients.",
+            figures.accuracy(new, runs, target),
+        ),
+        Part("loss", "Loss", "Test loss on the same axes.", figures.loss(new, runs)),
+        Part(
+            "stages",
+            "Time",
+            "Time per round by stage, and rounds over time. Evaluation counts only while the next round waits for it.",
+            figures.stages(new, runs),
+        ),
+        Part(
+            "drift",
+            "Drift per block",
+            "Sum of the clients' squared displacements divided by the squared norm of their sum. Small: the clients "
+            f"agree. Large: they pull apart. Grey: nothing moved.{limit}",
+            figures.by_block(new, runs, lambda run: [r.blocks.drift_diversity for r in run.records], "drift diversity"),
+        ),
+        Part(
+            "movement",
+            "Movement per block",
+            f"Distance that the global model moved in each round.{limit}",
+            figures.by_block(new, runs, lambda run: [r.blocks.movement for r in run.records], "distance moved"),
+        ),
+        Part(
+            "upload",
+            "Upload per block",
+            "Floats uploaded by all clients. Every client uploads the shared block.",
+            figures.uploads(new, runs),
+        ),
+        *_partitions(new, runs),
+        Part("failures", "Failures over time", "Total number up to each round.", figures.failures(new, runs)),
+    ]
+    return [part for part in found if part.figure is not None]
+
+
+def _partitions(new: New, runs: Sequence[Run]) -> Iterator[Part]:
+    """Draw every partition once."""
     seen = []
     for number, run in enumerate(runs):
         if run.partition is not None and run.partition not in seen:
             seen.append(run.partition)
-            drawn = figures.partition(new, run)
             heading = f"Partition of {run.partition.dataset}" + (f" ({run.label})" if number else "")
-            words = "How many samples of each label each client has."
-            yield Part(f"partition{len(seen)}", heading, words, drawn)
-    wrong = figures.failures(new, runs)
-    if wrong is not None:
-        yield Part("failures", "Failures over time", "Summed over the rounds.", wrong)
+            limit = _limit(len(run.partition.counts), figures.MAX_PHASES, "data phases")
+            text = f"Samples per client and label.{limit}"
+            yield Part(f"partition{len(seen)}", heading, text, figures.partition(new, run))
+
+
+def _limit(count: int, shown: int, what: str) -> str:
+    return f" Only the first {shown} {what} are shown." if count > shown else ""
 
 
 def write_report(runs: Sequence[Run], target: float, out: Path, png: bool = False) -> list[Path]:
-    """Write the page, and with `png` every figure as a picture beside it; the files written."""
+    """Write the page, and with `png` also every figure as a PNG. Return the files written."""
     with drawing() as new:
-        drawn = list(parts(new, runs, target))
-        written = [out]
+        drawn = parts(new, runs, target)
+        images = {out.with_name(f"{out.stem}-{part.name}.png"): part.figure for part in drawn} if png else {}
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text(_page(runs, target, drawn), encoding="utf-8")
-            for part in drawn if png else ():
-                picture = out.with_name(f"{out.stem}-{part.name}.png")
-                part.figure.savefig(picture, dpi=130)
-                written.append(picture)
+            for path, figure in images.items():
+                figure.savefig(path)
         except OSError as error:
             raise ConfigError(f"cannot write {out} ({error.strerror}); choose another --out") from None
-    return written
+    return [out, *images]
+
+
+def _conditions(runs: Sequence[Run]) -> str:
+    first = runs[0]
+    text = conditions(first.config, first.records[0], first.partition.dataset if first.partition else None)
+    if any(getattr(run.config, key) != getattr(first.config, key) for run in runs for key in ("data", "model", "seed")):
+        return f"The runs differ in data, model or seed. The first run: {text}."
+    return f"{text}."
 
 
 def _page(runs: Sequence[Run], target: float, drawn: Sequence[Part]) -> str:
     title = headline({run.label: run.records for run in runs}, target)
     sections = [
-        f'<section><h2 id="{part.name}-heading">{escape(part.heading)}</h2><p>{escape(part.words)}</p>'
+        f'<section><h2 id="{part.name}-heading">{escape(part.heading)}</h2><p>{escape(part.text)}</p>'
         f'<figure id="{part.name}">{svg(part.figure, part.name)}</figure></section>'
         for part in drawn
     ]
     body = "\n".join(
         [
             f"<h1>{escape(title)}</h1>",
-            f"<p>{escape(conditions(runs))}</p>",
+            f"<p>{escape(_conditions(runs))}</p>",
             f'<div class="wide">{summary_table(runs, target)}</div>',
             *sections,
             f"<section><h2>Failures</h2>{failure_table(runs)}</section>",
@@ -129,5 +147,5 @@ def _page(runs: Sequence[Run], target: float, drawn: Sequence[Part]) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<link rel="icon" href="data:,"><title>{escape(title)}</title><style>{_STYLE}</style></head>\n'
-        f"<body>\n{body}\n<footer>Made by raybcgd report.</footer>\n</body></html>\n"
+        f"<body>\n{body}\n<footer>Generated by raybcgd report.</footer>\n</body></html>\n"
     )

@@ -1,4 +1,4 @@
-"""What a run looks like while it runs: a bar on a terminal, a line a round elsewhere."""
+"""The progress of a run: a bar on a terminal, one line per round elsewhere."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -11,28 +11,28 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from raybcgd.record.rounds import RoundRecord
 
 _SMOOTHING = 0.3
-"""The weight of the newest round in the seconds that are shown."""
+"""Weight of the last round in the seconds per round shown."""
 
 
 class Watcher(Protocol):
-    """Somebody who looks at a run."""
+    """What a run reports its progress to."""
 
     def announce(self, stage: str) -> None:
-        """The run is about to do something that takes seconds."""
+        """Show the start of a stage that takes seconds."""
 
     def observe(self, record: RoundRecord) -> None:
-        """A round is done."""
+        """Show a finished round."""
 
 
 class Display:
-    """Shows runs on a console; on a quiet one, nothing."""
+    """Shows runs on a console. Default: shows nothing."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(quiet=True)
 
     @contextmanager
     def stage(self, text: str) -> Iterator[None]:
-        """Say that something takes a while, and how long it took."""
+        """Show that a stage is running, and afterwards how long it took."""
         started = monotonic()
         with self.console.status(f"{text} …") if self.console.is_terminal else nullcontext():
             if not self.console.is_terminal:
@@ -42,7 +42,7 @@ class Display:
 
     @contextmanager
     def run(self, label: str, rounds: int) -> Iterator[Watcher]:
-        """A watcher of a run of so many rounds, for as long as the block lasts."""
+        """Provide a watcher for a run of `rounds` rounds."""
         if not self.console.is_terminal:
             yield _Lines(label, rounds, self.console)
             return
@@ -59,21 +59,22 @@ class Display:
 
 
 class _Pace:
-    """Smoothed seconds a round."""
+    """Smoothed seconds per round."""
 
     def __init__(self) -> None:
         self._seconds: float | None = None
 
     def describe(self, record: RoundRecord) -> str:
-        """Seconds a round and clients a second."""
-        old = record.seconds if self._seconds is None else self._seconds
-        self._seconds = (1 - _SMOOTHING) * old + _SMOOTHING * record.seconds
+        """Return seconds per round and clients per second."""
+        seconds = record.timing.seconds
+        old = seconds if self._seconds is None else self._seconds
+        self._seconds = (1 - _SMOOTHING) * old + _SMOOTHING * seconds
         clients = len(record.participants) / max(self._seconds, 1e-9)
         return f"{self._seconds:.2f} s/round  {clients:.0f} clients/s"
 
 
 class _Bar:
-    """A bar that rich keeps up to date."""
+    """A progress bar."""
 
     def __init__(self, label: str, rounds: int, bar: Progress) -> None:
         self._bar, self._pace = bar, _Pace()
@@ -85,12 +86,12 @@ class _Bar:
 
     def observe(self, record: RoundRecord) -> None:
         self._accuracy = _quality(record) or self._accuracy
-        news = f"{self._accuracy}  upload {record.upload_d_total:.1f} d  {self._pace.describe(record)}"
+        news = f"{self._accuracy}  {_upload(record)}  {self._pace.describe(record)}"
         self._bar.update(self._task, completed=record.round + 1, news=news)
 
 
 class _Lines:
-    """A line a round, for logs."""
+    """One line per round, for logs."""
 
     def __init__(self, label: str, rounds: int, console: Console) -> None:
         self._label, self._rounds, self._console = label, rounds, console
@@ -108,7 +109,7 @@ class _Lines:
 
     def observe(self, record: RoundRecord) -> None:
         self._end_stage()
-        news = f"{_quality(record)}  upload {record.upload_d_total:.1f} d  {self._pace.describe(record)}".strip()
+        news = f"{_quality(record)}  {_upload(record)}  {self._pace.describe(record)}".strip()
         self._print(f"round {record.round + 1}/{self._rounds}  {news}")
 
     def _end_stage(self) -> None:
@@ -119,6 +120,9 @@ class _Lines:
 
 
 def _quality(record: RoundRecord) -> str:
-    if record.accuracy is None or record.loss is None:
-        return ""
-    return f"accuracy {record.accuracy:.1%}  loss {record.loss:.3f}"
+    accuracy, loss = record.quality.accuracy, record.quality.loss
+    return "" if accuracy is None or loss is None else f"accuracy {accuracy:.1%}  loss {loss:.3f}"
+
+
+def _upload(record: RoundRecord) -> str:
+    return f"upload {record.traffic.upload_d_total:.1f} d"

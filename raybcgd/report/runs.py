@@ -1,22 +1,18 @@
-"""Finished runs, and runs that are still going on, as their folders show them."""
+"""Runs as read from their folders, finished or still running."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from pydantic import ConfigDict, ValidationError
 
 from raybcgd.algorithms.contract import title
-from raybcgd.config import Config, load_config
+from raybcgd.config import Config, load_run_config
 from raybcgd.errors import ConfigError
+from raybcgd.record.comparison import read_comparison
 from raybcgd.record.partition import PartitionRecord, read_partition
-from raybcgd.record.rounds import RoundRecord
-from raybcgd.record.standing import uploaded_to
-from raybcgd.section import Section
+from raybcgd.record.rounds import RoundLog, RoundRecord
+from raybcgd.record.summary import accuracies, last_tenth, reaches
 from raybcgd.storage import RunFolder, slug
 
 
@@ -31,55 +27,60 @@ class Run:
     partition: PartitionRecord | None
 
     @cached_property
-    def judged(self) -> list[int]:
-        """The rounds that were evaluated, as places in `records`."""
-        return [k for k, record in enumerate(self.records) if record.accuracy is not None]
-
-    @cached_property
-    def floats(self) -> list[int]:
-        """What all clients have uploaded after each round."""
-        return list(accumulate(record.upload_floats for record in self.records))
-
-    @cached_property
-    def bytes(self) -> list[int]:
-        """The same in bytes."""
-        return list(accumulate(record.upload_bytes for record in self.records))
+    def evaluated(self) -> list[RoundRecord]:
+        """The evaluated rounds."""
+        return [record for record in self.records if record.quality.accuracy is not None]
 
     @cached_property
     def accuracies(self) -> list[float]:
-        """Of the rounds that were evaluated."""
-        return [record.accuracy for record in self.records if record.accuracy is not None]
+        """Accuracies of the evaluated rounds."""
+        return accuracies(self.records)
 
     @property
     def last_tenth(self) -> tuple[float, float] | None:
-        """Mean and deviation of the accuracy over the last tenth of the evaluations."""
-        tail = self.accuracies[-max(1, len(self.accuracies) // 10) :]
-        return (float(np.mean(tail)), float(np.std(tail))) if tail else None
+        """Mean and standard deviation of the accuracy over the last tenth of the evaluations."""
+        return last_tenth(self.accuracies)
 
-    def reaches(self, target: float) -> int | None:
-        """The place of the first record with the target accuracy."""
-        found = uploaded_to(self.records, target)
-        return None if found is None else self.records.index(found)
+    @cached_property
+    def floats(self) -> list[int]:
+        """Floats uploaded by all clients up to each round."""
+        return list(accumulate(record.traffic.upload_floats for record in self.records))
+
+    @cached_property
+    def bytes(self) -> list[int]:
+        """Bytes uploaded by all clients up to each round."""
+        return list(accumulate(record.traffic.upload_bytes for record in self.records))
 
     @property
     def seconds(self) -> float:
-        """Of all rounds."""
-        return sum(record.seconds for record in self.records)
+        """Time of all rounds."""
+        return sum(record.timing.seconds for record in self.records)
+
+    @cached_property
+    def failures(self) -> dict[str, list[int]]:
+        """Failures per round, by kind."""
+        hosts = [record.hosts for record in self.records]
+        return {
+            "clients dropped": [len(record.dropped) for record in self.records],
+            "tasks retried": [host.retried_tasks for host in hosts],
+            "clients moved": [host.rehomed_clients for host in hosts],
+            "hosts restarted": [host.restarted for host in hosts],
+        }
+
+    def reaches(self, target: float) -> int | None:
+        """Return the first round with the target accuracy, counted from 0."""
+        found = reaches(self.records, target)
+        return None if found is None else found.round
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """The runs in some folders, each of one run or of a comparison or sweep, each with a label of its own."""
+    """Read the runs in folders of runs, comparisons or sweeps. Every run gets a unique label."""
     folders = list(dict.fromkeys(folder for path in paths for folder in _folders(path)))
-    runs = [_read(folder) for folder in folders]
+    runs = [_read(RunFolder(folder)) for folder in folders]
     names = [run.label for run in runs]
-    # The method's name where it tells runs apart, else the folder's.
     return [
-        run if names.count(run.label) == 1 else _relabelled(run, f"{run.label} ({run.folder.name})") for run in runs
+        run if names.count(run.label) == 1 else replace(run, label=f"{run.label} ({run.folder.name})") for run in runs
     ]
-
-
-def _relabelled(run: Run, label: str) -> Run:
-    return Run(label, run.folder, run.config, run.records, run.partition)
 
 
 def _folders(path: Path) -> Iterator[Path]:
@@ -89,48 +90,29 @@ def _folders(path: Path) -> Iterator[Path]:
     inside = sorted(child for child in path.iterdir() if RunFolder(child).config.exists()) if path.is_dir() else []
     if not inside:
         raise ConfigError(f"{path} holds no run (no config.toml); give the folder of a run or of a comparison")
-    order = [slug(label) for label in _comparison(path).labels]
+    order = list(_labels(path))
     yield from sorted(inside, key=lambda child: order.index(child.name) if child.name in order else len(order))
 
 
-class _Comparison(Section):
-    """What is read of a `comparison.json`."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    target: float | None = None
-    runs: tuple[dict[str, Any], ...] = ()
-
-    @property
-    def labels(self) -> list[str]:
-        """Those of its runs, in their order."""
-        return [str(line.get("label", "")) for line in self.runs]
+def _labels(folder: Path) -> dict[str, str]:
+    """Return the labels of a comparison's runs by their folders' names, in order."""
+    comparison = read_comparison(folder)
+    return {} if comparison is None else {slug(label): label for label in comparison.labels}
 
 
-def _comparison(folder: Path) -> _Comparison:
-    """That in a folder; an empty one where there is none."""
-    file = folder / "comparison.json"
-    try:
-        return _Comparison.model_validate_json(file.read_bytes()) if file.exists() else _Comparison()
-    except ValidationError:
-        raise ConfigError(f"{file} is not what `raybcgd compare` writes; restore or remove it") from None
-
-
-def _read(folder: Path) -> Run:
-    here = RunFolder(folder)
-    records = tuple(here.rounds)
+def _read(folder: RunFolder) -> Run:
+    config = load_run_config(folder)
+    records = tuple(RoundLog(folder.rounds))
     if not records:
-        raise ConfigError(f"{folder} has no rounds yet; wait for the first one")
-    config = load_config(here.config)
-    labels = {slug(label): label for label in _comparison(folder.parent).labels}
-    label = labels.get(folder.name) or title(type(config.algorithm))
-    return Run(label, folder, config, records, read_partition(folder / "partition.json"))
+        raise ConfigError(f"{folder.path} has no rounds yet; wait for the first one")
+    label = _labels(folder.path.parent).get(folder.path.name) or title(type(config.algorithm))
+    return Run(label, folder.path, config, records, read_partition(folder.partition))
 
 
 def target_of(paths: Sequence[Path], runs: Sequence[Run]) -> float:
-    """The accuracy that a comparison in these folders counts to; else that of the runs' metrics."""
+    """Return the target accuracy of the comparison in these folders, or else that of the first run."""
     for folder in (*paths, *(run.folder.parent for run in runs)):
-        target = _comparison(folder).target
-        if target is not None:
-            return target
+        comparison = read_comparison(folder)
+        if comparison is not None:
+            return comparison.target
     return runs[0].config.metrics.target

@@ -1,15 +1,20 @@
-"""Runs as TensorBoard event files."""
+"""Runs as TensorBoard events. Curves are named like the fields of the round record."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from raybcgd.errors import ConfigError
 from raybcgd.record.rounds import RoundRecord
+from raybcgd.report.figures import block_name
 from raybcgd.report.runs import Run
+
+_GROUPS = ("quality", "traffic", "blocks", "timing", "hosts")
+_NO_CURVE = ("edges", "finished_at")
 
 
 def write_events(runs: Sequence[Run], folder: Path) -> None:
-    """Write a folder of events a run; look at them with `tensorboard --logdir FOLDER`."""
+    """Write one folder of events per run; view them with `tensorboard --logdir FOLDER`."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -18,37 +23,30 @@ def write_events(runs: Sequence[Run], folder: Path) -> None:
         try:
             writer = SummaryWriter(str(folder / run.label.replace("/", "-")))
         except OSError as error:
-            raise ConfigError(f"--tensorboard {folder}: cannot write there ({error.strerror}); give a folder") from None
+            raise ConfigError(f"--tensorboard {folder} is not writable ({error.strerror}); choose another") from None
         for record in run.records:
             for name, value in scalars(record).items():
-                writer.add_scalar(name, value, record.round, record.finished_at)
+                writer.add_scalar(name, value, record.round, record.timing.finished_at)
         writer.close()
 
 
 def scalars(record: RoundRecord) -> dict[str, float]:
-    """What is drawn of a round, by the name of its curve."""
-    curves: dict[str, float | None] = {
-        "quality/accuracy": record.accuracy,
-        "quality/loss": record.loss,
-        "quality/train_loss": record.train_loss,
-        "communication/upload_d": record.upload_d_total,
-        "communication/upload_floats": record.upload_floats,
-        "communication/upload_bytes": record.upload_bytes,
-        "communication/download_bytes": record.download_bytes,
-        "communication/compression_ratio": record.compression_ratio,
-        "time/round": record.seconds,
-        **{f"time/{phase}": seconds for phase, seconds in record.phase_seconds.items()},
-        "cluster/hosts": record.hosts,
-        "cluster/participants": len(record.participants),
-        "cluster/dropped": len(record.dropped),
-        **_by_block("drift", record.drift_diversity),
-        **_by_block("movement", record.movement),
-    }
-    for letter, norms in record.server_norms.items():
-        curves.update(_by_block(f"norm_{letter}", norms))
-    return {name: float(value) for name, value in curves.items() if value is not None}
+    """Return the values of a round by curve, such as quality/accuracy or blocks/movement/shared."""
+    clients = {"clients/participants": len(record.participants), "clients/dropped": len(record.dropped)}
+    curves = {**clients, "quality/lr": record.lr}
+    for group in _GROUPS:
+        for name, value in getattr(record, group):
+            if name not in _NO_CURVE:
+                curves.update(_curves(f"{group}/{name}", value))
+    return curves
 
 
-def _by_block(name: str, values: Sequence[float | None]) -> dict[str, float | None]:
-    last = len(values) - 1
-    return {f"{name}/{'shared' if k == last else k}": value for k, value in enumerate(values)}
+def _curves(name: str, value: Any) -> Iterator[tuple[str, float]]:
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _curves(f"{name}/{key}", part)
+    elif isinstance(value, Sequence):
+        for k, part in enumerate(value):
+            yield from _curves(f"{name}/{block_name(k, len(value)) if name.startswith('blocks/') else k}", part)
+    elif value is not None:
+        yield name, float(value)

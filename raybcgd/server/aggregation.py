@@ -1,4 +1,7 @@
-"""Adding up uploads: in client order whatever the order of arrival, each coordinate over the clients that sent it."""
+"""Aggregation of uploads: per coordinate, over the clients that sent it.
+
+Uploads are added in cohort order, not in order of arrival, so that the sums have the same bits in every run.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,11 +16,11 @@ from raybcgd.algorithms.contract import Kind, declared, displacement
 from raybcgd.errors import RunError
 from raybcgd.plan.cohort import Member
 from raybcgd.problem import Problem
-from raybcgd.wire.upload import Slices, Wire, take
+from raybcgd.wire.upload import Slices, Wire, restrict, take
 
 
 class Expected(NamedTuple):
-    """What the server knows of a member's work before its upload arrives."""
+    """What the server knows about a member's work before its upload arrives."""
 
     member: Member
     steps: int
@@ -25,35 +28,35 @@ class Expected(NamedTuple):
 
 
 class Aggregate(NamedTuple):
-    """The sums and means of a round."""
+    """The aggregated uploads of a round. m_i is the displacement of client i."""
 
     total: Any
-    """The algorithm's terms: a mean, or a sum where declared so, over the clients that sent a coordinate."""
+    """The algorithm's terms, averaged or summed as declared."""
     uncovered: Slices
-    """Coordinates that nobody sent."""
+    """Coordinates that no client sent."""
     drift_diversity: tuple[float | None, ...]
-    """Sum of |m_i|^2 over |sum of m_i|^2 for every block, the shared one last; None where nothing moved."""
+    """Sum of |m_i|^2 divided by |sum of m_i|^2, per block, the shared block last. None if nothing moved."""
     drift: Tensor | None
-    """Mean of m_i^2 over the clients that sent a coordinate, not a number where nobody did; None unless asked for."""
+    """Mean of m_i^2 per coordinate; NaN where no client sent it. None if not measured."""
 
 
 class _Group(NamedTuple):
-    """What the server knows of every upload of a group."""
+    """What the uploads of all clients with the same block have in common."""
 
     down: Any
-    """The broadcast, on the coordinates of the upload."""
+    """The broadcast, on the uploaded coordinates."""
     trained: Tensor | None
-    """1 where these are parameters, 0 where they are buffers."""
+    """1 on parameters and 0 on buffers, on the uploaded coordinates. None without buffers."""
     spans: Mapping[str, tuple[tuple[slice, slice], ...]]
-    """For every field, where in the flat vector its values go, and where in the field they are."""
+    """Per field: pairs of a slice of the flat vector and the slice of the field that belongs there."""
     measured: tuple[tuple[int, slice, slice], ...]
-    """The blocks in the first field: number, place in the flat vector, place in the field."""
+    """The blocks of the displacement: number, slice of the flat vector, slice of the field."""
     parts: tuple[int, ...]
-    """The numbers of the blocks that the group uploads, the shared one last."""
+    """Numbers of the uploaded blocks, the shared block last."""
 
 
 class Aggregator:
-    """Collects the uploads of one round."""
+    """Adds up the uploads of one round."""
 
     def __init__(
         self,
@@ -69,7 +72,7 @@ class Aggregator:
         self._expected = list(expected)
         self._next = 0
         self._waiting: dict[int, np.ndarray | None] = {}
-        self._fields = declared(algorithm.terms_type)
+        self._fields, self._displacement = declared(algorithm.terms_type), displacement(algorithm.terms_type)
         self._sums = {
             field.name: torch.zeros(1 if field.kind is Kind.SCALAR else wire.layout.size, dtype=wire.dtype)
             for field in self._fields
@@ -79,15 +82,15 @@ class Aggregator:
         self._weights = [0.0] * len(self._places)
         self._counts = [0] * len(self._places)
         self._squares = [0.0] * len(self._places)
-        even = all(item.weight == 1.0 for item in expected) or self._fields[0].summed
-        # The displacements' plain sum, for their diversity: where all weights are 1 it is among the sums anyway.
+        even = all(item.weight == 1.0 for item in expected)
+        # The unweighted sum of the displacements, for their diversity. With equal weights it is among the sums.
         self._moved = None if even else torch.zeros(wire.layout.size, dtype=wire.dtype)
         self._drift = torch.zeros(wire.layout.size, dtype=wire.dtype) if measure_drift else None
         self._derives = type(algorithm).terms is not Algorithm.terms
         self._groups: dict[int | None, _Group] = {}
 
     def add(self, client: int, payload: np.ndarray | None) -> None:
-        """Take an upload (None for a client that was dropped) and add up whatever is now next in order."""
+        """Take an upload (None: the client was dropped), and add all uploads whose turn has come."""
         self._waiting[client] = payload
         while self._next < len(self._expected):
             expected = self._expected[self._next]
@@ -108,10 +111,10 @@ class Aggregator:
         for number in group.parts:
             self._weights[number] += expected.weight
             self._counts[number] += 1
-        squares = self._measure(terms[0], group)
+        squares = self._measure(getattr(terms, self._displacement), group)
         for field, values in zip(self._fields, terms, strict=True):
-            # Whatever is not finite shows in the sum; a sum that is too large gets a second look.
-            total = squares if values is terms[0] and group.measured else float(values.sum())
+            # A value that is not finite shows in the sum. A sum that overflows is checked value by value.
+            total = squares if field.name == self._displacement else float(values.sum())
             if not math.isfinite(total) and not bool(torch.isfinite(values).all()):
                 where = "" if block is None else f" for block {block}"
                 raise RunError(
@@ -125,18 +128,17 @@ class Aggregator:
         self._weight += expected.weight
 
     def _group(self, block: int | None) -> "_Group":
-        """What is the same for all clients of a group."""
+        """Return what the clients with this block have in common."""
         if block not in self._groups:
             wire, slices = self._wire, self._wire.coordinates(block)
             layout = wire.layout
             scalar = (slice(0, 1),)
             spans = {
-                field.name: _side_by_side(scalar if field.kind is Kind.SCALAR else wire.slices(field.kind, block))
+                field.name: _concatenated(scalar if field.kind is Kind.SCALAR else wire.slices(field.kind, block))
                 for field in self._fields
             }
-            first = () if self._fields[0].kind is Kind.SCALAR else spans[self._fields[0].name]
             self._groups[block] = _Group(
-                down=type(self._down)(*(take(vector, slices) for vector in self._down)),
+                down=restrict(self._down, slices),
                 trained=None if self._trained is None else take(self._trained, slices),
                 spans=spans,
                 measured=tuple(
@@ -145,7 +147,7 @@ class Aggregator:
                         part.slice,
                         slice(span.start + part.start - place.start, span.start + part.stop - place.start),
                     )
-                    for place, span in first
+                    for place, span in spans[self._displacement]
                     for number, part in enumerate((*layout.blocks, layout.shared))
                     if part.size and place.start <= part.start and part.stop <= place.stop
                 ),
@@ -158,7 +160,7 @@ class Aggregator:
         return self._groups[block]
 
     def _measure(self, values: Tensor, group: "_Group") -> float:
-        """Take a displacement into account in every block that it is of; the square of its norm."""
+        """Add a displacement to the measurements of its blocks; return its squared norm."""
         total = 0.0
         for number, place, span in group.measured:
             piece = values[span]
@@ -172,13 +174,13 @@ class Aggregator:
         return total
 
     def result(self) -> Aggregate:
-        """The round's sums and means, once every expected client has been added or dropped."""
+        """Return the aggregate, after every expected client has been added or dropped."""
         if self._next != len(self._expected):
             raise AssertionError(f"{len(self._expected) - self._next} uploads are still missing")
         layout = self._wire.layout
         parts = [(number, part) for number, part in enumerate((*layout.blocks, layout.shared)) if part.size]
         diversity: list[float | None] = [None] * (len(layout.blocks) + 1)
-        sums = self._sums[self._fields[0].name] if self._moved is None else self._moved
+        sums = self._sums[self._displacement] if self._moved is None else self._moved
         for number, part in parts:
             moved = sums[part.slice]
             square = float(torch.dot(moved, moved))
@@ -197,8 +199,8 @@ class Aggregator:
         return Aggregate(self._algorithm.terms_type(**self._sums), uncovered, tuple(diversity), self._drift)
 
 
-def _side_by_side(slices: Slices) -> tuple[tuple[slice, slice], ...]:
-    """Slices of a vector, each with where it lies once they are put side by side."""
+def _concatenated(slices: Slices) -> tuple[tuple[slice, slice], ...]:
+    """Return each slice of a vector with its position in the concatenation of all slices."""
     pairs, start = [], 0
     for s in slices:
         pairs.append((s, slice(start, start + s.stop - s.start)))
@@ -207,7 +209,7 @@ def _side_by_side(slices: Slices) -> tuple[tuple[slice, slice], ...]:
 
 
 def average_buffers(algorithm: Algorithm, before: Any, after: Any, total: Any, trained: Tensor | None) -> Any:
-    """The server's new state, with buffers averaged and no more: momentum could make a variance negative."""
+    """Return the new server state with averaged buffers. A server rule could make a variance negative."""
     if trained is None:
         return after
     moved = getattr(total, displacement(algorithm.terms_type))
@@ -215,7 +217,7 @@ def average_buffers(algorithm: Algorithm, before: Any, after: Any, total: Any, t
 
 
 def keep_uncovered(algorithm: Algorithm, before: Any, after: Any, uncovered: Slices) -> Any:
-    """The server's new state, with every coordinate that nobody uploaded as it was."""
+    """Return the new server state with the old values on coordinates that no client uploaded."""
     if not uncovered:
         return after
     kept = {}

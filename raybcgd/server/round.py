@@ -80,7 +80,7 @@ def plan_round(problem: Problem, data: Data, history: History, index: int) -> Ro
     )
     expected = tuple(_expected(problem, data, member, data_phase) for member in cohort)
     steps = float(np.mean([item.steps for item in expected]))
-    rnd = Round(index=index, clients=problem.clients, lr=orders.lr, steps=steps, phase=data_phase)
+    rnd = Round(index=index, clients=problem.clients, lr=orders.lr, steps=steps, data_phase=data_phase)
     return RoundPlan(cohort, expected, orders, wire, rnd)
 
 

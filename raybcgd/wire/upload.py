@@ -34,6 +34,13 @@ def put(vector: Tensor, slices: Slices, values: Tensor) -> None:
         start += s.stop - s.start
 
 
+def restrict(values: Any, slices: Slices) -> Any:
+    """Return a declared tuple with its vectors on the coordinates in the slices only, on the CPU."""
+    fields = declared(type(values))
+    pairs = zip(fields, values, strict=True)
+    return type(values)(*((take(value, slices) if field.per_coordinate else value).cpu() for field, value in pairs))
+
+
 def length(slices: Slices) -> int:
     """Return the number of coordinates in the slices."""
     return sum(s.stop - s.start for s in slices)

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from raybcgd.algorithms.api import Round
 from raybcgd.client.host import ClientHost
 from raybcgd.config import Config, make_config
 from raybcgd.data.dataset import Dataset
@@ -19,13 +18,12 @@ from raybcgd.data.partition import Partition
 from raybcgd.data.settings import DataConfig
 from raybcgd.data.sources import load
 from raybcgd.engine.local import LocalPool
-from raybcgd.messages import FRESH, Job, Orders
-from raybcgd.model.flat import FlatModel
-from raybcgd.plan.history import History
+from raybcgd.messages import FRESH, ClientTask
 from raybcgd.problem import Data, Problem, prepare
-from raybcgd.record.ledger import Ledger
 from raybcgd.record.states import StateFolder
-from raybcgd.server.round import RoundResult, run_round
+from raybcgd.server.loop import initial_state
+from raybcgd.server.round import RoundResult, plan_round, run_round
+from raybcgd.wire.upload import Traffic
 
 SMALL: dict[str, Any] = {
     "engine": "local",
@@ -74,6 +72,11 @@ class Played:
     rounds: list[RoundResult]
 
     @property
+    def uploads(self) -> list[Traffic]:
+        """The upload traffic of each round."""
+        return [Traffic(r.traffic.upload_floats, r.traffic.upload_bytes, r.blocks.upload_floats) for r in self.rounds]
+
+    @property
     def x(self) -> Tensor:
         return self.xs[-1]
 
@@ -90,7 +93,7 @@ class Lab:
         self._count = 0
 
     def config(self, changes: dict[str, Any]) -> Config:
-        """`SMALL` with some settings replaced."""
+        """Return `SMALL` with some settings replaced."""
         return make_config(nested(SMALL, changes))
 
     def prepare(
@@ -119,26 +122,24 @@ class Lab:
         problem, data = self.prepare(self.config(changes), module, dataset, owners)
         self._count += 1
         address = str(self._folder / f"states-{self._count}")
-        flat = FlatModel(problem.module(), problem.layout, problem.dtype, torch.device("cpu"))
-        server = problem.config.algorithm.server_init(flat.vector.clone(), len(data.partitions))
-        ledger = Ledger.fresh(problem.clients)
-        history = History.fresh(problem.layout, problem.config.blocks, problem.config.cohort.assignment == "need")
-        played = Played(problem, data, flat.vector.clone(), [], server, [], [])
+        state = initial_state(problem, data)
+        played = Played(problem, data, state.server.x, [], state.server, [], [])
         pool = LocalPool(problem, data, address)
         try:
-            for index in range(problem.config.rounds):
-                result = run_round(problem, data, pool, played.server, ledger, history, index, flat.trained)
-                played.server, history = result.server, result.history
+            for _ in range(problem.config.rounds):
+                result = run_round(problem, data, pool, state)
+                state = result.state
+                played.server = state.server
                 played.rounds.append(result)
-                played.xs.append(result.server.x)
-                if stop is not None and stop(result.server.x):
+                played.xs.append(state.server.x)
+                if stop is not None and stop(state.server.x):
                     break
         finally:
             pool.close()
         states = StateFolder(address)
-        fresh = problem.config.algorithm.client_init(torch.zeros_like(flat.vector))._asdict()
+        fresh = problem.algorithm.client_init(torch.zeros_like(played.start), problem.data_phases)._asdict()
         for client in range(problem.clients):
-            ref = ledger[client]
+            ref = state.ledger[client]
             if ref == FRESH or not problem.keeps_state:
                 played.clients.append({f"algorithm.{name}": vector.numpy() for name, vector in fresh.items()})
             else:
@@ -148,14 +149,13 @@ class Lab:
     def upload(self, changes: dict[str, Any], client: int, block: int | None, **objects: Any) -> tuple[Problem, Any]:
         """Return the payload that one client sends in round 0."""
         problem, data = self.prepare(self.config(changes), **objects)
-        flat = FlatModel(problem.module(), problem.layout, problem.dtype, torch.device("cpu"))
-        algorithm = problem.config.algorithm
-        rnd = Round(index=0, clients=problem.clients, lr=algorithm.lr_at(0), steps=1)
-        down = algorithm.broadcast(algorithm.server_init(flat.vector.clone()), rnd)
+        state = initial_state(problem, data)
+        plan = plan_round(problem, data, state.history, 0)
+        down = problem.algorithm.broadcast(state.server, plan.rnd)
         self._count += 1
         host = ClientHost(problem, data, str(self._folder / f"states-{self._count}"), torch.device("cpu"))
         arrays = {name: vector.numpy() for name, vector in down._asdict().items()}
-        (outcome,) = host.train([Job(client, block)], arrays, Orders(0))
+        (outcome,) = host.train([ClientTask(client, block)], arrays, plan.orders)
         assert outcome.error is None, outcome.error
         return problem, outcome.payload
 

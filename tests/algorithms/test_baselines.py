@@ -68,7 +68,7 @@ def test_scaffold_with_one_full_step_keeps_the_gradient(lab: Any, control_upload
     )
     problem, data = played.problem, played.data
     given = [played.start, *played.xs]
-    last = {p.client: r.index for r in played.rounds for p in r.participants}
+    last = {p.client: r.orders.round_index for r in played.rounds for p in r.participants}
     flat = FlatModel(problem.module(), problem.layout, problem.dtype, torch.device("cpu"))
     dataset = data.dataset
     for client, index in last.items():
@@ -103,9 +103,9 @@ def test_derived_and_sent_control_variates_are_the_same_run(lab: Any, stack: dic
     layout = sent.problem.layout
     clients = len(sent.rounds[0].participants)
     extra = layout.size if name == "scaffold" else layout.shared.size
-    assert derived.rounds[0].upload.floats == clients * layout.size
-    assert sent.rounds[0].upload.floats == clients * (layout.size + extra)
-    assert sent.rounds[0].upload.bytes == 4 * sent.rounds[0].upload.floats
+    assert derived.uploads[0].floats == clients * layout.size
+    assert sent.uploads[0].floats == clients * (layout.size + extra)
+    assert sent.uploads[0].bytes == 4 * sent.uploads[0].floats
 
 
 @pytest.mark.parametrize("control_upload", ["derived", "sent"])
@@ -115,7 +115,7 @@ def test_fedpvr_with_all_layers_shared_is_scaffold(lab: Any, stack: dict[str, An
     scaffold = lab.play({**stack, **blocks, **method("scaffold", control_upload=control_upload)})
     assert same(pvr, scaffold)
     assert torch.equal(pvr.server.c, scaffold.server.c)
-    assert [r.upload for r in pvr.rounds] == [r.upload for r in scaffold.rounds]
+    assert pvr.uploads == scaffold.uploads
 
 
 @pytest.mark.parametrize("control_upload", ["derived", "sent"])
@@ -124,7 +124,7 @@ def test_fedpvr_without_a_shared_block_is_fedavg(lab: Any, stack: dict[str, Any]
     fedavg = lab.play({**stack, **blocks, **method("fedavg")})
     plain = lab.play({**stack, **blocks, **method("fedpvr", local_momentum=0.0, control_upload=control_upload)})
     assert same(plain, fedavg)
-    assert plain.rounds[0].upload == fedavg.rounds[0].upload
+    assert plain.uploads[0] == fedavg.uploads[0]
     assert not same(lab.play({**stack, **blocks, **method("fedpvr", local_momentum=0.5)}), fedavg)
 
 
@@ -138,14 +138,14 @@ def test_feddc_starts_as_fedavg(lab: Any, stack: dict[str, Any]) -> None:
     h, a = ours.kept("algorithm.h"), ours.kept("algorithm.a")
     np.testing.assert_array_equal(h, a)
     np.testing.assert_allclose(a[took_part].mean(axis=0), ours.server.a.numpy(), atol=1e-6)
-    assert ours.rounds[0].upload.floats == 2 * fedavg.rounds[0].upload.floats
+    assert ours.uploads[0].floats == 2 * fedavg.uploads[0].floats
 
 
 def test_feddc_with_the_drift_of_all_clients_is_the_printed_rule_under_full_participation(lab: Any) -> None:
     changes = {"rounds": 5, "model": {"dtype": "float64"}, "cohort": {"clients_per_round": 8}}
     printed, ours = (lab.play({**changes, **method("feddc", drift=drift)}) for drift in ("sampled", "all"))
     torch.testing.assert_close(ours.x, printed.x, rtol=0, atol=1e-12)
-    assert 2 * ours.rounds[0].upload.bytes == printed.rounds[0].upload.bytes
+    assert 2 * ours.uploads[0].bytes == printed.uploads[0].bytes
 
 
 @pytest.mark.parametrize("wire", [{}, {"codec": "qsgd", "levels": 7}])

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from raybcgd.client.host import ClientHost
-from raybcgd.messages import Job, Orders
+from raybcgd.messages import ClientTask, RoundOrders
 from raybcgd.model.flat import FlatModel
 from raybcgd.problem import prepare
 from tests.conftest import small
@@ -81,5 +81,6 @@ def test_an_upload_does_not_depend_on_the_clients_trained_before(tmp_path: Path)
     uploads = []
     for clients in ([5], [2, 9, 5]):
         host = ClientHost(problem, data, str(tmp_path), torch.device("cpu"))
-        uploads.append(host.train([Job(client, None) for client in clients], down, Orders(0))[-1].payload)
+        outcomes = host.train([ClientTask(client, None) for client in clients], down, RoundOrders(0, lr=0.1))
+        uploads.append(outcomes[-1].payload)
     np.testing.assert_array_equal(*uploads)

@@ -22,7 +22,7 @@ def test_topk_with_all_values_is_no_codec(lab: Any, name: str, stack: int) -> No
     for wire in ({"codec": "topk", "fraction": 1.0},) if stack else ({"codec": "topk", "k": 10**6},):
         everything = lab.play({**changes, "wire": wire})
         assert all(torch.equal(a, b) for a, b in zip(plain.xs, everything.xs, strict=True))
-        assert [r.upload for r in plain.rounds] == [r.upload for r in everything.rounds]
+        assert plain.uploads == everything.uploads
         assert not any(v.any() for client in everything.clients for k, v in client.items() if k.startswith("codec."))
 
 
@@ -60,9 +60,9 @@ def test_every_method_works_with_every_codec(lab: Any, name: str, wire: dict[str
     assert not torch.equal(played.x, played.start)
     fields = declared(played.problem.config.algorithm.upload_type)
     scalars = sum(field.kind is Kind.SCALAR for field in fields)
-    for result in played.rounds:
-        assert sum(result.upload.by_block) == result.upload.floats - scalars * len(result.participants)
-        assert result.upload.bytes == sum(played.problem.wire.upload(p.block).bytes for p in result.participants)
+    for result, upload in zip(played.rounds, played.uploads, strict=True):
+        assert sum(upload.by_block) == upload.floats - scalars * len(result.participants)
+        assert upload.bytes == sum(played.problem.wire.upload(p.block).bytes for p in result.participants)
 
 
 @pytest.mark.parametrize("wire", [{"codec": "qsgd", "levels": 127}, TOPK, {"codec": "bf16"}], ids=CODECS)
@@ -74,7 +74,7 @@ def test_fedavg_learns_from_a_fraction_of_the_bytes(lab: Any, wire: dict[str, An
     reference = np.mean([p.loss for p in plain.rounds[-1].participants])
     assert final < 0.7 * first
     assert final < 1.5 * reference
-    assert lossy.rounds[0].upload.bytes < 0.55 * plain.rounds[0].upload.bytes
+    assert lossy.uploads[0].bytes < 0.55 * plain.uploads[0].bytes
 
 
 def test_the_same_seed_gives_the_same_bits_for_every_stack_size(lab: Any) -> None:

@@ -29,7 +29,7 @@ from raybcgd.algorithms.contract import Kind, declared, displacement, marked, si
 from raybcgd.errors import ConfigError
 
 DELTA = Annotated[Whole, Displacement]
-ROUND = Round(index=0, clients=10, lr=0.1, steps=5.0, phase=1)
+ROUND = Round(index=0, clients=10, lr=0.1, steps=5.0, data_phase=1)
 
 
 def rule(*_: Any) -> None:

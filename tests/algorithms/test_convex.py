@@ -75,7 +75,7 @@ def play(lab: Any) -> Callable[..., Any]:
         return lab.play(
             {
                 "rounds": rounds,
-                "data": {"partition": {"kind": "iid", "clients": CLIENTS, "samples_per_client": None}},
+                "data": {"partition": {"kind": "iid", "rho": None, "clients": CLIENTS, "samples_per_client": None}},
                 "model": {
                     "name": "logistic",
                     "dtype": "float64",
@@ -126,8 +126,8 @@ def test_inexact_methods_do_not_reach_the_optimum(
 def test_derived_control_variates_give_the_trajectory_of_sent_ones(play: Callable[..., Any]) -> None:
     derived, sent = (play(HALF, 10, "fedbcgd+", momentum=0.5, control_upload=how) for how in ("derived", "sent"))
     assert all(torch.equal(a, b) for a, b in zip(derived.xs, sent.xs, strict=True))
-    assert [2 * r.upload.floats for r in derived.rounds] == [r.upload.floats for r in sent.rounds]
-    assert [2 * r.upload.bytes for r in derived.rounds] == [r.upload.bytes for r in sent.rounds]
+    assert [2 * upload.floats for upload in derived.uploads] == [upload.floats for upload in sent.uploads]
+    assert [2 * upload.bytes for upload in derived.uploads] == [upload.bytes for upload in sent.uploads]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def test_fedbcgd_with_one_block_is_fedavgm_bit_for_bit(lab: Any, stack: int) -> 
     assert torch.equal(ours.x, theirs.x)
     assert torch.equal(ours.server.v, theirs.server.v)
     assert not torch.equal(ours.x, ours.start)
-    assert [r.upload for r in ours.rounds] == [r.upload for r in theirs.rounds]
+    assert ours.uploads == theirs.uploads
 
 
 @pytest.mark.parametrize("stack", [0, 16])
@@ -56,7 +56,7 @@ def test_fedbcgd_plus_with_one_client_and_the_full_batch_is_gradient_descent(lab
     played = lab.play(
         {
             "rounds": rounds,
-            "data": {"partition": {"kind": "iid", "clients": 1, "samples_per_client": None}},
+            "data": {"partition": {"kind": "iid", "rho": None, "clients": 1, "samples_per_client": None}},
             "model": {"dtype": "float64", "options": None},
             "blocks": ONE_BLOCK,
             "local": {"steps": steps, "batch_size": "full", "stack": stack},
@@ -95,9 +95,9 @@ def test_derived_and_sent_control_variates_give_the_same_trajectory_for_half_the
     )
     assert all(torch.equal(a, b) for a, b in zip(derived.xs, sent.xs, strict=True))
     np.testing.assert_array_equal(derived.kept("algorithm.c"), sent.kept("algorithm.c"))
-    for one, two in zip(derived.rounds, sent.rounds, strict=True):
-        assert 2 * one.upload.floats == two.upload.floats
-        assert 2 * one.upload.bytes == two.upload.bytes
+    for one, two in zip(derived.uploads, sent.uploads, strict=True):
+        assert 2 * one.floats == two.floats
+        assert 2 * one.bytes == two.bytes
 
 
 @pytest.mark.parametrize("stack", [0, 16])

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from raybcgd.plan.phases import phase_at
 from safetensors.torch import load_file
 
 from raybcgd import run
@@ -24,8 +23,7 @@ def cyclic(name: str, rounds: int = 12, **changes: Any) -> dict[str, Any]:
 
 def test_phases_alternate_after_their_rounds() -> None:
     config = PhasesConfig(count=3, rounds_per_phase=2)
-    assert [phase_at(config, r) for r in range(9)] == [0, 0, 1, 1, 2, 2, 0, 0, 1]
-    assert [phase_at(None, r) for r in range(9)] == [0] * 9
+    assert [config.at(r) for r in range(9)] == [0, 0, 1, 1, 2, 2, 0, 0, 1]
 
 
 def test_a_round_trains_only_on_the_samples_of_its_phase(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,12 +33,12 @@ def test_a_round_trains_only_on_the_samples_of_its_phase(lab: Any, monkeypatch: 
 
     def spy(self: ClientHost, client: int, orders: Any) -> Any:
         shard = original(self, client, orders)
-        labels.setdefault((orders.round_index, orders.phase), set()).update(shard.targets.tolist())
+        labels.setdefault((orders.round_index, orders.data_phase), set()).update(shard.targets.tolist())
         return shard
 
     monkeypatch.setattr(ClientHost, "_shard", spy)
     played = lab.play(cyclic("fedavg", rounds=7))
-    assert [result.phase for result in played.rounds] == [0, 0, 1, 1, 2, 2, 0]
+    assert [result.orders.data_phase for result in played.rounds] == [0, 0, 1, 1, 2, 2, 0]
     own = [{0, 1, 2}, {3, 4, 5}, {6, 7, 8, 9}]
     assert list(labels) == [(r, r // 2 % 3) for r in range(7)]
     assert all(seen == own[phase] for (_, phase), seen in labels.items())
@@ -88,7 +86,7 @@ def test_a_chain_changes_only_in_its_phase_and_the_better_model_feeds_the_predic
 
     def spy(self: MCPSGD, server: Any, total: Any, rnd: Any) -> Any:
         after = original(self, server, total, rnd)
-        states.append((server, total, rnd.phase, after))
+        states.append((server, total, rnd.data_phase, after))
         return after
 
     with pytest.MonkeyPatch.context() as patch:
@@ -148,9 +146,9 @@ def test_one_predictor_per_phase_beats_one_model_on_cyclic_digits(tmp_path: Path
     for name, settings in (("fedavg", {}), ("mm_psgd", {"averaging": "exponential"}), ("mc_psgd", {})):
         result = run(digits_in_three_phases(name, **settings), out=tmp_path / name)
         record = result.records[-1]
-        assert record.accuracy_by_phase is not None
-        assert record.accuracy == pytest.approx(np.mean(record.accuracy_by_phase))
-        accuracy[name] = record.accuracy
+        assert record.quality.accuracy_by_phase is not None
+        assert record.quality.accuracy == pytest.approx(np.mean(record.quality.accuracy_by_phase))
+        accuracy[name] = record.quality.accuracy
         tensors = load_file(tmp_path / name / "final.safetensors")
         assert sum("model2." in key for key in tensors) == (0 if name == "fedavg" else 4)
     assert accuracy["mm_psgd"] > accuracy["fedavg"] + 0.2
@@ -184,7 +182,7 @@ def test_small_cohorts_of_a_thousand_clients_train(lab: Any, name: str, share: f
 
 def test_one_model_is_evaluated_on_the_test_data_of_every_phase(tmp_path: Path) -> None:
     result = run(digits_in_three_phases("fedavg").model_copy(update={"rounds": 15}), out=tmp_path / "run")
-    by_phase = result.records[-1].accuracy_by_phase
+    by_phase = result.records[-1].quality.accuracy_by_phase
     assert by_phase is not None
     assert by_phase[2] > 0.9, "the current phase"
     assert min(by_phase[:2]) < 0.5, "forgotten phases"

@@ -39,8 +39,8 @@ def main(folder: str, clients: int) -> None:
         "blocks": [block.size for block in layout.blocks],
         "shared": layout.shared.size,
         "clients": len(result.participants),
-        "upload_bytes": result.upload.bytes,
-        "upload_floats_by_block": list(result.upload.by_block),
+        "upload_bytes": result.traffic.upload_bytes,
+        "upload_floats_by_block": list(result.blocks.upload_floats),
         "moved": [bool(moved[block.slice].any()) for block in layout.all_blocks],
         "finite": bool(np.isfinite(played.x.numpy()).all()),
     }

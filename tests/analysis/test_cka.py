@@ -87,7 +87,7 @@ def test_looking_at_a_block_method_gives_whole_models_and_changes_nothing(tmp_pa
     assert {len(matrix) for matrix in matrices.values()} == {3}
     for model in analyst.client_models(3):
         for block in problem.layout.all_blocks:
-            assert not torch.equal(model[block.slice], analyst.server.x[block.slice])
+            assert not torch.equal(model[block.slice], analyst.state.server.x[block.slice])
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == files
 
 

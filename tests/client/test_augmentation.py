@@ -14,7 +14,7 @@ from raybcgd.client.host import ClientHost
 from raybcgd.config import Config
 from raybcgd.data.augment import draw
 from raybcgd.data.normalise import normalise
-from raybcgd.messages import Job, Orders
+from raybcgd.messages import ClientTask, RoundOrders
 from raybcgd.model.flat import FlatModel
 from raybcgd.problem import Data, Problem, prepare
 from raybcgd.randomness import stream
@@ -70,7 +70,11 @@ def train(problem: Problem, data: Data, out: Path, clients: list[int], round_ind
     flat = FlatModel(problem.module(), problem.layout, problem.dtype, torch.device("cpu"))
     x = flat.vector.numpy()
     down = {name: x if name == "x" else np.zeros_like(x) for name in problem.config.algorithm.Down._fields}
-    outcomes = host.train([Job(client, 0) for client in clients], down, Orders(round_index))
+    outcomes = host.train(
+        [ClientTask(client, 0) for client in clients],
+        down,
+        RoundOrders(round_index, problem.algorithm.lr_at(round_index)),
+    )
     assert [outcome.error for outcome in outcomes] == [None] * len(clients)
     return [outcome.payload for outcome in outcomes if outcome.payload is not None]
 

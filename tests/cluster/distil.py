@@ -1,7 +1,7 @@
 """Generate kuberay-schema.json: python tests/cluster/distil.py ray.io_rayclusters.yaml ray.io_rayjobs.yaml > …
 
-Reduces version v1 of KubeRay's custom resource definitions to what a validator needs: drops descriptions and the status,
-forbids unknown fields, and moves repeated parts to `$defs`.
+Reduces version v1 of KubeRay's custom resource definitions to what a validator needs: drops descriptions and the
+status, forbids unknown fields, and moves repeated parts to `$defs`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The real Prometheus with the shipped config finds a run, answers every expression, and its numbers are the run's."""
+"""A real Prometheus with the shipped config discovers a run and returns its numbers."""
 
 import json
 import re
@@ -14,14 +14,13 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from dashboards.build import ROOT, expressions
 from raybcgd.config import Config
-from raybcgd.engine.local import LocalPool
+from raybcgd.engine.local import LocalSession
 from raybcgd.experiment import run
 from raybcgd.problem import prepare
 from raybcgd.record.endpoint import Endpoint, discovery_file
-from raybcgd.record.metrics import Exporter, RunLabels, RunPlan
+from raybcgd.record.metrics import METRICS, Exported, Exporter, RunInfo
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.record.settings import MetricsConfig
-from raybcgd.server.loop import Experiment
 from raybcgd.storage import RunFolder
 from tests.conftest import small
 from tests.dashboards.server import Prometheus, until
@@ -42,7 +41,7 @@ FROM_RAY = {
     "autoscaler_pending_nodes": {},
     "autoscaler_recently_failed_nodes": {},
 }
-"""What a Ray cluster of GPUs exports, which this machine has not."""
+"""Metrics of a Ray cluster with GPUs, simulated because the test machine has none."""
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +53,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
 
 @pytest.fixture(scope="module")
 def seen(prometheus: Prometheus, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A run on CPUs that waits after its last round while the tests look at it, and one on made-up GPUs."""
+    """Yield the folder of a CPU run that is paused after its last round. A second run has simulated GPU metrics."""
     folder = tmp_path_factory.mktemp("runs") / "job"
     config = small(
         rounds=ROUNDS,
@@ -74,29 +73,28 @@ def seen(prometheus: Prometheus, tmp_path_factory: pytest.TempPathFactory) -> It
             for _ in range(ROUNDS - 1):
                 next(records)
             until(lambda: prometheus.values("round") == ROUNDS - 1)
-            until(lambda: prometheus.query("raybcgd_device_memory_bytes"))
+            until(lambda: prometheus.query("raybcgd_hosts_device_memory_bytes"))
             until(lambda: prometheus.query("ray_resources"))
-            time.sleep(1.2)  # what is a rate needs another scrape
+            time.sleep(1.2)  # a rate needs another scrape
             yield folder
         assert next(records, None) is None
 
 
 def _slowly(folder: Path, config: Config) -> Iterator[RoundRecord]:
-    """A run of which each round is fetched by whoever wants it."""
+    """Run an experiment with pauses; the caller fetches the rounds one by one."""
     folder.mkdir()
     problem, data = prepare(config)
-    experiment = Experiment(problem, data, RunFolder(folder), resume=False)
-    pool = LocalPool(problem, data, experiment.state_address)
-    for record in experiment.run(pool):
-        time.sleep(0.6)  # so that Prometheus sees every round
+    session = LocalSession(problem, data, RunFolder(folder), resume=False)
+    for record in session.records():
+        time.sleep(0.6)  # so that Prometheus scrapes every round
         yield record
-    pool.close()
+    session.close()
 
 
 def _on_gpus(prometheus: Prometheus, records: list[RoundRecord]) -> Endpoint:
-    exporter = Exporter(RunLabels("gpus", "fedavg", "pictures"), MetricsConfig(), RunPlan(10, 100, True))
-    update = {"device_memory_bytes": 10, "object_store_bytes": 20, "object_store_capacity_bytes": 30}
-    exporter.take_up(record.model_copy(update=update) for record in records)
+    exporter = Exporter(RunInfo("gpus", "fedavg", "images", 10, 100, True), MetricsConfig())
+    memory = {"device_memory_bytes": 10, "object_store_bytes": 20, "object_store_capacity_bytes": 30}
+    exporter.take_up(r.model_copy(update={"hosts": r.hosts.model_copy(update=memory)}) for r in records)
     return Endpoint(exporter.registry, "127.0.0.1", 0, discovery_file(str(prometheus.discovery), "gpus"))
 
 
@@ -113,7 +111,7 @@ def test_every_alert_is_loaded_and_healthy_and_none_fires(prometheus: Prometheus
     for group in shipped:
         for rule in group["rules"]:
             assert prometheus.query(rule["expr"]) == [], rule["alert"]
-            # A healthy run returns nothing; that is not for want of data on either side of a comparison.
+            # A healthy run returns nothing, but not because data is missing on either side of a comparison.
             for side in re.split(r"\bunless\b|[<>]=?|==", rule["expr"]):
                 assert re.fullmatch(r"\s*[\d.]+\s*", side) or prometheus.query(side.strip()), (rule["alert"], side)
 
@@ -122,78 +120,78 @@ def _rules(prometheus: Prometheus) -> list[dict[str, Any]]:
     return [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
 
 
-def test_the_numbers_are_those_of_the_log(prometheus: Prometheus, seen: Path) -> None:
+def test_the_values_match_the_log(prometheus: Prometheus, seen: Path) -> None:
+    """Metrics are named after the fields of the log, so a new field needs no change here."""
     log = [json.loads(line) for line in (seen / "rounds.jsonl").read_text().splitlines()]
-    last = log[-1]
     assert len(log) == ROUNDS
-
-    def summed(key: str) -> float:
-        return float(sum(line[key] for line in log))
-
-    expected: dict[str, float] = {
-        "round": last["round"],
-        "accuracy_ratio": last["accuracy"],
-        "loss": last["loss"],
-        "train_loss": last["train_loss"],
-        "learning_rate": last["lr"],
-        "last_round_seconds": last["seconds"],
-        "round_seconds_sum": summed("seconds"),
-        "round_seconds_count": ROUNDS,
-        "client_seconds_count": sum(len(line["participants"]) for line in log),
-        "client_seconds_sum": sum(p["seconds"] for line in log for p in line["participants"]),
-        "simulated_seconds": last["simulated_seconds"],
-        "uploaded_floats_total": summed("upload_floats"),
-        "uploaded_bytes_total": summed("upload_bytes"),
-        "uploaded_model_sizes_total": last["upload_d_total"],
-        "downloaded_floats_total": summed("download_floats"),
-        "downloaded_bytes_total": summed("download_bytes"),
-        "compression_ratio": last["compression_ratio"],
-        "participants": len(last["participants"]),
-        "hosts": last["hosts"],
-        "pending_hosts": last["hosts_pending"],
-        "queued_jobs": last["queued"],
-        "retried_jobs_total": 0,
-        "rehomed_clients_total": 0,
-        "restarted_hosts_total": 0,
-        "state_memory_bytes": last["state_memory_bytes"],
-        "state_disk_bytes": last["state_disk_bytes"],
-        "round_timestamp_seconds": last["finished_at"],
+    columns = _columns(log)
+    seconds = columns["timing_seconds"]
+    clients = [client["seconds"] for line in log for client in line["participants"]]
+    expected: dict[str, Any] = {
+        **{m.name: _expected(m, columns) for m in METRICS if m.name.removesuffix("_total") in columns},
+        "participants": len(log[-1]["participants"]),
+        "client_seconds_count": len(clients),
+        "client_seconds_sum": sum(clients),
+        "dropped_clients_total": {"deadline": 0, "error": 0},
+        "timing_last_round_seconds": seconds[-1],
+        "timing_round_seconds_count": ROUNDS,
+        "timing_round_seconds_sum": sum(seconds),
+        "round_timestamp_seconds": columns["timing_finished_at"][-1],
         "planned_rounds": ROUNDS,
+        "target_accuracy": 0.01,
         "target_rounds": 1,
-        "target_model_sizes": log[0]["upload_d_total"],
+        "target_upload_d": columns["traffic_upload_d_total"][0],
     }
-    assert {name: prometheus.values(name) for name in expected} == pytest.approx(expected)
-    blocks = [*map(str, range(len(last["movement"]) - 1)), "shared"]
-    by_block = {
-        "drift_diversity": last["drift_diversity"],
-        "movement_norm": last["movement"],
-        "momentum_norm": last["server_norms"]["v"],
-        "control_variate_norm": last["server_norms"]["c"],
-        "block_uploaded_floats_total": _columns(log, "upload_floats_by_block"),
-        "block_uploaded_bytes_total": _columns(log, "upload_bytes_by_block"),
-        "block_downloaded_floats_total": _columns(log, "download_floats_by_block"),
+    labels = {metric.name: metric.by[0] for metric in METRICS if metric.by}
+    for name, value in expected.items():
+        assert prometheus.values(name, labels.get(name)) == pytest.approx(value), name
+    unchecked = {m.name for m in METRICS} - {re.sub("_(sum|count)$", "", name) for name in expected}
+    assert unchecked == {
+        "parameters",
+        "start_timestamp_seconds",
+        "checkpoint_timestamp_seconds",
+        "exporter_seconds_total",
+        "hosts_object_store_bytes",
+        "hosts_object_store_capacity_bytes",
+        "hosts_device_memory_bytes",
     }
-    for name, values in by_block.items():
-        assert prometheus.values(name, "block") == pytest.approx(dict(zip(blocks, values, strict=True))), name
-    assert prometheus.values("phase_seconds", "phase") == pytest.approx(last["phase_seconds"])
-    assert prometheus.values("phase_accuracy_ratio", "data_phase") == pytest.approx(
-        {str(k): value for k, value in enumerate(last["accuracy_by_phase"])}
-    )
 
 
-def _columns(log: list[dict[str, Any]], key: str) -> list[float]:
-    return [sum(column) for column in zip(*(line[key] for line in log), strict=True)]
+def _columns(log: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Return the values of every field by round, without fields that are null."""
+    flat = [
+        {
+            f"{group}_{name}": value
+            for group in line
+            if isinstance(line[group], dict)
+            for name, value in line[group].items()
+        }
+        for line in log
+    ]
+    columns = {name: [line[name] for line in lines] for lines in (log, flat) for name in lines[0]}
+    return {name: values for name, values in columns.items() if values[-1] is not None}
+
+
+def _expected(metric: Exported, columns: dict[str, list[Any]]) -> Any:
+    """Return a metric after the last round: the sum of a counter, the last value of a gauge."""
+    values = columns[metric.name.removesuffix("_total")]
+    if metric.kind == "counter":
+        values = [[sum(column) for column in zip(*values, strict=True)] if metric.by else sum(values)]
+    if not isinstance(values[-1], list):
+        return values[-1]
+    keys = [str(k) for k in range(len(values[-1]))]
+    return dict(zip([*keys[:-1], "shared"] if metric.by == ("block",) else keys, values[-1], strict=True))
 
 
 def test_labels_tell_runs_apart(prometheus: Prometheus, seen: Path) -> None:
     labels = [series["metric"] for series in prometheus.query("raybcgd_round")]
     assert {(m["algorithm"], m["dataset"], m["job"]) for m in labels} == {
         ("fedbcgd+", "digits", "raybcgd"),
-        ("fedavg", "pictures", "raybcgd"),
+        ("fedavg", "images", "raybcgd"),
     }
     assert f"{seen.parent.name}/job" in {m["run"] for m in labels}
 
 
-def test_a_run_that_ends_is_no_target_any_more(prometheus: Prometheus, tmp_path: Path) -> None:
+def test_a_finished_run_is_no_longer_a_target(prometheus: Prometheus, tmp_path: Path) -> None:
     run(small(rounds=1, metrics={"discovery": str(prometheus.discovery)}), out=tmp_path / "short")
     assert not list(prometheus.discovery.glob("*short*"))

@@ -1,4 +1,4 @@
-"""How many hosts a cluster holds, and what is said when it holds fewer than were asked for."""
+"""The number of hosts on a cluster, and the errors if the configured hosts do not fit."""
 
 import pytest
 
@@ -14,12 +14,12 @@ def count(config: HostsConfig, *nodes: dict[str, float], cohort: int = 100, clie
     return host_count(config, host_needs(config, nodes), nodes, cohort, clients)
 
 
-def test_without_gpus_hosts_ask_for_a_cpu() -> None:
+def test_without_gpus_each_host_asks_for_a_cpu() -> None:
     assert host_needs(HostsConfig(), [CPU_NODE]) == HostNeeds(num_gpus=0, num_cpus=1)
     assert count(HostsConfig(), CPU_NODE, CPU_NODE) == 8
 
 
-def test_with_gpus_hosts_ask_for_their_fraction_only() -> None:
+def test_with_gpus_each_host_asks_only_for_its_fraction() -> None:
     assert host_needs(HostsConfig(), [CPU_NODE, GPU_NODE]) == HostNeeds(num_gpus=0.25, num_cpus=0)
     assert count(HostsConfig(), CPU_NODE, GPU_NODE, GPU_NODE) == 16
 
@@ -30,43 +30,43 @@ def test_a_fraction_does_not_span_gpus() -> None:
         count(HostsConfig(num_gpus=0.3, count=7), GPU_NODE)
 
 
-def test_no_more_hosts_than_a_round_has_clients() -> None:
+def test_there_are_no_more_hosts_than_clients_per_round() -> None:
     assert count(HostsConfig(), GPU_NODE, cohort=3) == 3
 
 
-def test_one_actor_a_client() -> None:
+def test_one_actor_per_client() -> None:
     assert count(HostsConfig(clients_per_host=1, num_cpus=0.1), CPU_NODE, clients=30) == 30
     with pytest.raises(ConfigError, match=r"hosts\.clients_per_host = 1 with 30 clients asks for 30 hosts"):
         count(HostsConfig(clients_per_host=1), CPU_NODE, clients=30)
 
 
-def test_a_host_that_fits_nowhere_is_refused() -> None:
+def test_a_host_that_fits_on_no_node_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"no host fits: each asks for 3 GPU"):
         count(HostsConfig(num_gpus=3), GPU_NODE, GPU_NODE)
     with pytest.raises(ConfigError, match=r"no host fits: each asks for 0\.25 GPU"):
         count(HostsConfig(device="gpu"), CPU_NODE)
 
 
-def test_one_and_a_half_gpus_are_refused() -> None:
+def test_one_and_a_half_gpus_are_an_error() -> None:
     with pytest.raises(ValueError, match="whole number"):
         HostsConfig(num_gpus=1.5)
 
 
-def test_where_the_cluster_can_grow_hosts_need_not_fit_yet() -> None:
+def test_with_max_count_hosts_may_exceed_the_current_capacity() -> None:
     config = HostsConfig(device="gpu", max_count=12)
     assert host_needs(config, [CPU_NODE]) == HostNeeds(num_gpus=0.25, num_cpus=0)
     assert count(config, CPU_NODE) == 12
     assert count(config, CPU_NODE, cohort=5) == 5
     assert config.start_timeout > HostsConfig().start_timeout
     assert count(HostsConfig(max_count=30, clients_per_host=1), clients=30) == 30
-    with pytest.raises(ConfigError, match=r"asks for 30 hosts; raise hosts\.max_count = 12"):
+    with pytest.raises(ConfigError, match=r"asks for 30 hosts, more than hosts\.max_count = 12; raise .* at least 30"):
         count(HostsConfig(max_count=12, clients_per_host=1), clients=30)
-    with pytest.raises(ValueError, match="either count, for exactly so many hosts, or max_count"):
+    with pytest.raises(ValueError, match=r"set count for an exact number of hosts, or max_count for a limit"):
         HostsConfig(count=2, max_count=3)
 
 
-def test_a_cohort_uses_as_many_hosts_as_its_longest_client_leaves_work_for() -> None:
+def test_useful_hosts_are_limited_by_the_longest_client_and_by_the_stack() -> None:
     assert useful_hosts([4] * 10, stack=0) == 10
-    assert useful_hosts([4] * 10, stack=4) == 3  # a host takes four clients at a time
-    assert useful_hosts([100, 1, 1, 1, 1, 1], stack=0) == 2  # whoever helps, the first client takes its hundred steps
+    assert useful_hosts([4] * 10, stack=4) == 3  # a host trains four clients at a time
+    assert useful_hosts([100, 1, 1, 1, 1, 1], stack=0) == 2  # the first client takes 100 steps in any case
     assert useful_hosts([7], stack=8) == 1

@@ -1,22 +1,33 @@
-"""Dealing jobs: largest first, at home where that costs nothing, and even in the end."""
+"""Scheduling: balanced hosts, and clients that stay home if that costs nothing."""
 
 import numpy as np
 import pytest
 
-from raybcgd.engine.ray.scheduling import Deal, Times
-from raybcgd.messages import Job
+from raybcgd.engine.ray.scheduling import TaskQueues, TaskTimes
+from raybcgd.messages import ClientTask
 
 
-def loads(deal: Deal, hosts: list[int], seconds: dict[int, float]) -> dict[int, float]:
-    """Hand everything out, always to the host that would be idle first."""
+def tasks(count: int) -> list[ClientTask]:
+    return [ClientTask(client, None) for client in range(count)]
+
+
+def queues_of(*hosts: int) -> TaskQueues:
+    queues = TaskQueues(fixed_homes=False, stack=0)
+    for host in hosts:
+        queues.add_host(host)
+    return queues
+
+
+def simulate(queues: TaskQueues, hosts: list[int], seconds: dict[int, float]) -> dict[int, float]:
+    """Run all tasks, always on the host that is idle first, and return the busy time per host."""
     busy = dict.fromkeys(hosts, 0.0)
     waiting = set(hosts)
     while waiting:
         host = min(waiting, key=lambda h: busy[h])
-        chunk = deal.next_chunk(host, in_seconds=True)
+        chunk = queues.take_chunk(host, in_seconds=True)
         if not chunk:
             waiting.discard(host)
-        busy[host] += sum(seconds[job.client] for job in chunk)
+        busy[host] += sum(seconds[task.client] for task in chunk)
     return busy
 
 
@@ -25,47 +36,46 @@ def test_log_normal_clients_are_balanced(hosts: int) -> None:
     rng = np.random.default_rng(0)
     for _ in range(20):
         seconds = dict(enumerate(rng.lognormal(sigma=1.0, size=40).tolist()))
-        deal = Deal(range(hosts), fixed=False, stack=0)
-        deal.place([Job(c, None) for c in seconds], list(seconds.values()), homes={})
-        busy = loads(deal, list(range(hosts)), seconds)
-        assert deal.left == 0
+        queues = queues_of(*range(hosts))
+        queues.assign(tasks(40), list(seconds.values()), homes={})
+        busy = simulate(queues, list(range(hosts)), seconds)
+        assert queues.num_waiting == 0
         fair = max(sum(seconds.values()) / hosts, max(seconds.values()))
         assert max(busy.values()) <= 1.15 * fair
 
 
-def test_wrong_predictions_are_made_good_by_idle_hosts() -> None:
+def test_idle_hosts_take_tasks_when_predictions_were_wrong() -> None:
     seconds = {c: 10.0 if c < 10 else 0.1 for c in range(40)}
-    deal = Deal([0, 1], fixed=False, stack=0)
-    deal.place([Job(c, None) for c in seconds], [1.0] * 40, homes={c: int(c >= 10) for c in seconds})
-    busy = loads(deal, [0, 1], seconds)
+    queues = queues_of(0, 1)
+    queues.assign(tasks(40), [1.0] * 40, homes={c: int(c >= 10) for c in seconds})
+    busy = simulate(queues, [0, 1], seconds)
     assert max(busy.values()) <= 0.65 * sum(seconds.values())
 
 
-def test_clients_stay_at_home_while_it_is_no_bottleneck() -> None:
+def test_clients_stay_home_if_that_host_is_not_the_bottleneck() -> None:
     homes = {c: c % 2 for c in range(10)}
-    deal = Deal([0, 1], fixed=False, stack=0)
-    assert deal.place([Job(c, None) for c in range(10)], [1.0] * 10, homes) == 0
+    queues = queues_of(0, 1)
+    assert queues.assign(tasks(10), [1.0] * 10, homes) == 0
     assert homes == {c: c % 2 for c in range(10)}
 
 
-def test_clients_move_when_their_home_is_the_bottleneck() -> None:
+def test_clients_move_if_their_home_is_the_bottleneck() -> None:
     homes = dict.fromkeys(range(10), 0)
-    moved = Deal([0, 1], fixed=False, stack=0).place([Job(c, None) for c in range(10)], [1.0] * 10, homes)
+    moved = queues_of(0, 1).assign(tasks(10), [1.0] * 10, homes)
     assert moved == 5
     assert sorted(homes.values()) == [0] * 5 + [1] * 5
 
 
-def test_the_jobs_of_a_host_that_leaves_come_back() -> None:
-    deal = Deal([0, 1], fixed=False, stack=0)
-    deal.place([Job(c, None) for c in range(10)], [1.0] * 10, homes={})
-    back = deal.leave(0)
-    assert len(back) == 5
-    assert deal.left == 5
+def test_removing_a_host_returns_its_tasks() -> None:
+    queues = queues_of(0, 1)
+    queues.assign(tasks(10), [1.0] * 10, homes={})
+    assert len(queues.remove_host(0)) == 5
+    assert queues.num_waiting == 5
 
 
-def test_a_client_is_predicted_from_its_own_time_then_from_others() -> None:
-    times = Times()
+def test_predictions_use_the_clients_own_times_or_else_the_mean() -> None:
+    times = TaskTimes()
     assert times.predict(1, steps=30) == 3 * times.predict(2, steps=10)
-    times.measured(1, steps=10, seconds=5.0)
+    times.add(1, steps=10, seconds=5.0)
     assert times.predict(1, steps=10) == 5.0
     assert times.predict(2, steps=20) == 10.0

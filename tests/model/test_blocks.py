@@ -57,7 +57,7 @@ def test_a_client_with_an_empty_block_uploads_only_the_shared_block() -> None:
         (BlocksConfig(groups=(("nope",),)), 'blocks.groups names "nope"'),
         (BlocksConfig(groups=(("1", "1"),)), "names a layer twice"),
         (BlocksConfig(groups=(("1",),)), "blocks.groups leaves out"),
-        (BlocksConfig(division="balanced", groups=(("1",),)), "blocks.groups goes with"),
+        (BlocksConfig(division="balanced", groups=(("1",),)), "blocks.groups needs"),
         (BlocksConfig(division="vgg11"), 'blocks.division = "vgg11" is for the model vgg11'),
     ],
 )

@@ -105,7 +105,7 @@ def test_a_named_division_accepts_only_none_or_all_as_shared() -> None:
     assert [block.size for block in layout.blocks] == [0] * 4
     assert layout.shared.size == layout.size
     for wrong in ({"shared": ("conv1",)}, {"shared": 5}, {"groups": (("conv1",),)}):
-        with pytest.raises(ConfigError, match="brings its own groups"):
+        with pytest.raises(ConfigError, match="has its own groups"):
             divide(model, BlocksConfig(division="lenet5", **wrong))
 
 

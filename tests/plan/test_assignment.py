@@ -33,15 +33,15 @@ def test_fewer_clients_than_blocks_take_different_blocks_and_all_in_their_turn()
 
 def test_blocks_that_nobody_takes_stay_as_they_were(tmp_path: Path) -> None:
     few = {"clients_per_block": None, "clients_per_round": 1, "cover": "some"}
-    with pytest.raises(ConfigError, match=r"cannot cover 3 blocks; raise it to at least 3, .* cohort\.cover"):
+    with pytest.raises(ConfigError, match=r"is less than the 3 blocks; raise it to at least 3, .* cohort\.cover"):
         prepare(small(cohort={**few, "cover": "all"}))
-    with pytest.raises(ConfigError, match=r'cover = "some" goes with assignment = "random"'):
+    with pytest.raises(ConfigError, match=r'cover = "some" needs assignment = "random"'):
         small(cohort={**few, "assignment": "need"})
     for algorithm in ("fedbcgd", "fedbcgd+"):
         result = run(small(algorithm={"name": algorithm}, cohort=few, rounds=8), out=tmp_path / algorithm)
         for record in result.records:
             (member,) = record.participants
-            assert [moved > 0 for moved in record.movement[:3]] == [member.block == block for block in range(3)]
+            assert [moved > 0 for moved in record.blocks.movement[:3]] == [member.block == block for block in range(3)]
         assert {record.participants[0].block for record in result.records} == {0, 1, 2}
 
 
@@ -83,7 +83,7 @@ def test_links_are_declared_or_drawn() -> None:
     assert np.array_equal(drawn, uplinks(LinksConfig(median=5e5, sigma=0.7), 20_000, 0))
     with pytest.raises(ConfigError, match=r"cohort\.links\.uplinks has 3 entries, but .* 20"):
         prepare(small(cohort={"links": {"uplinks": [1.0, 2.0, 3.0]}}))
-    with pytest.raises(ConfigError, match=r"needs the clients' links"):
+    with pytest.raises(ConfigError, match=r"needs the clients' bandwidth"):
         small(cohort={"assignment": "bandwidth"})
 
 
@@ -123,7 +123,7 @@ def test_links_alone_change_no_bit(tmp_path: Path) -> None:
     )
     assert plain.summary["sha256"] == linked.summary["sha256"]
     assert plain.summary["simulated_seconds"] is None
-    assert plain.records[0].simulated_seconds is None
+    assert plain.records[0].traffic.simulated_seconds is None
 
 
 NEED: dict[str, Any] = {"cohort": {"assignment": "need", "clients_per_block": 4}}

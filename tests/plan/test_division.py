@@ -100,10 +100,10 @@ def test_dividing_into_the_same_blocks_changes_no_bit(
         )
         for k, change in enumerate(({"redivide_every": None}, {"redivide_every": 1, "redivide": "size"}))
     )
-    assert often.records[-1].block_edges == prepare(small(**blocks(division=division)))[0].layout.edges
-    assert never.records[-1].block_edges is None
+    assert often.records[-1].blocks.edges == prepare(small(**blocks(division=division)))[0].layout.edges
+    assert never.records[-1].blocks.edges is None
     assert never.summary["sha256"] == often.summary["sha256"]
-    assert [r.upload_bytes for r in never.records] == [r.upload_bytes for r in often.records]
+    assert [r.traffic.upload_bytes for r in never.records] == [r.traffic.upload_bytes for r in often.records]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_control_variates_stay_the_mean_of_the_clients_through_divisions(
     config = small(rounds=20, **blocks(division="equal", redivide=how), checkpoint={"every": 20}, wire=codec)
     config = config.model_copy(update={"algorithm": config.algorithm.model_copy(update={"momentum": 0.0})})
     result = run(config, out=tmp_path / "run")
-    edges = [record.block_edges for record in result.records]
+    edges = [record.blocks.edges for record in result.records]
     assert edges[:2] == [None, None]
     assert all(a == b for a, b in zip(edges[2::2], edges[3::2], strict=True)), "a division holds for two rounds"
     assert len(set(edges)) > 2
@@ -143,14 +143,14 @@ def test_a_resumed_run_keeps_its_division(tmp_path: Path, how: str) -> None:
     run(small(rounds=4, **tables), out=tmp_path / "parts")
     parts = run(small(rounds=8, **tables), out=tmp_path / "parts", resume=True)
     assert parts.summary["sha256"] == whole.summary["sha256"]
-    assert [r.block_edges for r in parts.records] == [r.block_edges for r in whole.records]
-    assert whole.records[-1].block_edges != whole.records[3].block_edges
+    assert [r.blocks.edges for r in parts.records] == [r.blocks.edges for r in whole.records]
+    assert whole.records[-1].blocks.edges != whole.records[3].blocks.edges
 
 
 def test_one_division_by_measured_drift_evens_the_drift(tmp_path: Path) -> None:
     tables = blocks(division="equal", redivide="drift", redivide_every=4, redivide_times=1, shared="none")
     result = run(small(rounds=12, **tables), out=tmp_path / "run")
-    edges = [record.block_edges for record in result.records]
+    edges = [record.blocks.edges for record in result.records]
     assert edges[:4] == [None] * 4
     assert len(set(edges[4:])) == 1
     from safetensors.numpy import load_file
@@ -170,11 +170,11 @@ def test_uploads_are_the_blocks_of_the_round(tmp_path: Path) -> None:
     result = run(small(rounds=6, **blocks(redivide="drift", division="equal")), out=tmp_path / "run")
     problem, _ = prepare(small(**blocks(division="equal")))
     for record in result.records:
-        edges = record.block_edges or problem.layout.edges
+        edges = record.blocks.edges or problem.layout.edges
         sizes = np.diff(edges)
         expected = sum(int(sizes[p.block or 0]) + problem.layout.shared.size for p in record.participants)
-        assert record.upload_floats == expected
-        assert record.upload_floats_by_block[:-1] == tuple(2 * sizes)
+        assert record.traffic.upload_floats == expected
+        assert record.blocks.upload_floats[:-1] == tuple(2 * sizes)
 
 
 def test_impossible_divisions_are_refused_before_the_first_round() -> None:

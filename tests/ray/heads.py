@@ -1,4 +1,4 @@
-"""Heads started with `ray start`, as users start them, on ports and in folders of their own."""
+"""Ray heads started with `ray start`, as users do, each with its own ports and folder."""
 
 import contextlib
 import json
@@ -20,12 +20,12 @@ from tests.ray.conftest import SETTINGS, free_port
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).parents[2]
 HEAD_ID = "f" * 51 + "00000"
-"""The fake provider counts its nodes up from here."""
+"""The fake provider numbers its nodes from here."""
 
 
 @dataclass
 class Head:
-    """A running head. Its HOME is a folder of the test's."""
+    """A running head. Its HOME is a temporary folder."""
 
     port: int
     dashboard: str
@@ -38,14 +38,14 @@ class Head:
         return f"127.0.0.1:{self.port}"
 
     def raybcgd(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run the command line with the head's environment."""
+        """Run a raybcgd command in the environment of the head."""
         command = [sys.executable, "-m", "raybcgd", *arguments]
         return subprocess.run(
             command, cwd=ROOT, env={**self.env, **env}, capture_output=True, text=True, timeout=200, check=False
         )
 
     def runs(self) -> list[Path]:
-        """The folders of the runs whose place nobody has chosen."""
+        """Return the folders of the runs that were started without `--out`."""
         return sorted((self.home / "raybcgd-runs").glob("*"))
 
 
@@ -53,8 +53,8 @@ class Head:
 def head(
     *arguments: str, dashboard: bool = True, autoscaling: Mapping[str, Any] | None = None, **env: str
 ) -> Iterator[Head]:
-    """`ray start --head`, ended with every process that it has started, and with no other."""
-    folder = Path(tempfile.mkdtemp(prefix="rb-"))  # Ray's sockets must have short names
+    """Run `ray start --head`, and stop the processes that it started, but no others."""
+    folder = Path(tempfile.mkdtemp(prefix="rb-"))  # the paths of Ray's sockets must be short
     port, page = free_port(), free_port()
     environment = {**os.environ, **SETTINGS, "HOME": str(folder), "PATH": f"{BIN}:{os.environ['PATH']}", **env}
     for name in ("RAY_ADDRESS", "PYTHONPATH"):
@@ -62,7 +62,11 @@ def head(
     command = [str(BIN / "ray"), "start", "--head", "--block", f"--port={port}", f"--temp-dir={folder}/ray"]
     command += [f"--dashboard-port={page}", "--dashboard-host=127.0.0.1", f"--include-dashboard={dashboard}"]
     command += ["--node-ip-address=127.0.0.1", "--min-worker-port=0", "--max-worker-port=0"]
-    command += [f"--ray-client-server-port={_outside_worker_ports()}", "--dashboard-agent-listen-port=0", *arguments]
+    command += [
+        f"--ray-client-server-port={_port_outside_worker_range()}",
+        "--dashboard-agent-listen-port=0",
+        *arguments,
+    ]
     if autoscaling is not None:
         config = folder / "autoscaling.json"
         config.write_text(json.dumps(_fake_provider(autoscaling, f"127.0.0.1:{port}")))
@@ -73,20 +77,20 @@ def head(
     started = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
     environment.pop("RAY_OVERRIDE_NODE_ID_FOR_TESTING", None)
     try:
-        _await_start(started, folder / "log")
+        _wait_for_start(started, folder / "log")
         yield Head(port, f"http://127.0.0.1:{page}", folder, environment)
     finally:
-        _end(started, folder)
+        _stop(started, folder)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _outside_worker_ports() -> int:
+def _port_outside_worker_range() -> int:
     while 10002 <= (port := free_port()) <= 19999:
         pass
     return port
 
 
-def _await_start(process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_for_start(process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + 90
     while "Ray runtime started" not in log.read_text():
         if process.poll() is not None or time.monotonic() > deadline:
@@ -94,8 +98,8 @@ def _await_start(process: subprocess.Popen[bytes], log: Path) -> None:
         time.sleep(0.2)
 
 
-def _end(started: subprocess.Popen[bytes], folder: Path) -> None:
-    """End what was started here: the children, and whatever runs in this head's folder (nodes of the fake provider)."""
+def _stop(started: subprocess.Popen[bytes], folder: Path) -> None:
+    """Stop the child processes, and everything that runs in this head's folder, such as nodes of the fake provider."""
     mine = psutil.Process(started.pid).children(recursive=True) if started.poll() is None else []
     started.terminate()
     for process in psutil.process_iter(["cmdline"]):
@@ -110,7 +114,7 @@ def _end(started: subprocess.Popen[bytes], folder: Path) -> None:
 
 
 def _fake_provider(changes: Mapping[str, Any], gcs_address: str) -> dict[str, Any]:
-    """A cluster file for nodes that are further raylets on this machine."""
+    """Return a cluster file whose nodes are more raylets on this machine."""
     commands = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
     empty: dict[str, Any] = {f"{name}_commands": [] for name in commands}
     empty |= {name: [] for name in ("cluster_synced_files", "rsync_exclude", "rsync_filter")}

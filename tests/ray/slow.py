@@ -1,4 +1,4 @@
-"""A model that takes its time on a cluster without taking its cores: hosts still start quickly on a busy machine."""
+"""A model that is slow on Ray without using the CPU, so that hosts still start quickly on a busy machine."""
 
 import os
 import time
@@ -10,7 +10,7 @@ SECONDS = 0.01
 
 
 class Slow(nn.Sequential):
-    """A small network for the digits. In a process that Ray has started, every pass waits; the bits are the same."""
+    """A small network for the digits. In processes started by Ray, every forward pass sleeps; the bits are the same."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)

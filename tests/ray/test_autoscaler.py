@@ -1,4 +1,4 @@
-"""Ray's own autoscaler with its fake provider: nodes come for pending hosts, are lost, and leave when they idle."""
+"""Ray's autoscaler with its fake provider: nodes are added for pending hosts, lost, and removed when idle."""
 
 import contextlib
 import time
@@ -11,8 +11,9 @@ import pytest
 import ray
 from ray.util import list_named_actors
 
-from raybcgd import RoundRecord, run
 from raybcgd.engine.ray.host_actor import HostPlace
+from raybcgd.experiment import run
+from raybcgd.record.rounds import RoundRecord
 from tests.conftest import small
 from tests.ray.heads import Head, head
 from tests.ray.slow import Slow
@@ -32,7 +33,7 @@ HOSTS = {"device": "gpu", "num_gpus": 0.5, "max_count": 4}
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Head]:
-    """A head without a CPU or a GPU to give, whose autoscaler may add nodes of one (logical) GPU each."""
+    """A head without CPUs and GPUs, whose autoscaler can add nodes with one logical GPU each."""
     with head(
         "--num-cpus=0",
         "--num-gpus=0",
@@ -48,7 +49,7 @@ def cluster() -> Iterator[Head]:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The weights that the local engine comes to."""
+    """The SHA-256 of the final weights of the local engine."""
     result = run(small(**TABLES), module=Slow(), out=tmp_path_factory.mktemp("local") / "run")
     return str(result.summary["sha256"])
 
@@ -58,7 +59,7 @@ def gpu_nodes() -> list[dict[str, str]]:
 
 
 def places() -> list[HostPlace]:
-    """Where the hosts are that are up now."""
+    """Return where the hosts run that are up."""
     named = [actor for actor in list_named_actors(all_namespaces=True) if "-host-" in actor["name"]]
     found = []
     for actor in named:
@@ -75,7 +76,7 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
     return condition()
 
 
-def test_nodes_come_for_pending_hosts_and_leave_when_the_run_has_ended(
+def test_nodes_are_added_for_pending_hosts_and_removed_after_the_run(
     cluster: Head, out: Path, expected: str, record_property: Callable[[str, object], None]
 ) -> None:
     assert "GPU" not in ray.cluster_resources()
@@ -83,42 +84,42 @@ def test_nodes_come_for_pending_hosts_and_leave_when_the_run_has_ended(
     full: list[HostPlace] = []
     started = time.monotonic()
 
-    def look(record: RoundRecord) -> None:
+    def observe(record: RoundRecord) -> None:
         seconds.append(time.monotonic() - started)
-        if record.hosts == 4 and not full:
+        if record.hosts.up == 4 and not full:
             full.extend(places())
 
-    result = run(small(**TABLES, engine="ray", hosts=HOSTS), module=Slow(), out=out, observe=look)
+    result = run(small(**TABLES, engine="ray", hosts=HOSTS), module=Slow(), out=out, observe=observe)
     record_property("seconds_to_first_round", round(seconds[0], 1))
-    print(f"from submission to the first round with no node up: {seconds[0]:.1f} s; {seconds[-1]:.1f} s in all")
+    print(f"first round after {seconds[0]:.1f} s, starting without nodes; {seconds[-1]:.1f} s in total")
     assert result.summary["sha256"] == expected
-    assert result.records[-1].hosts == 4
+    assert result.records[-1].hosts.up == 4
     on_gpu = Counter((place.node, place.gpus) for place in full)
     assert sorted(on_gpu.values()) == [2, 2], full
     assert {node["NodeID"] for node in gpu_nodes()} >= {node for node, _ in on_gpu}
-    idle = time.monotonic()
+    ended = time.monotonic()
     assert wait_until(lambda: not gpu_nodes(), 60), ray.nodes()
-    print(f"idle nodes had left {time.monotonic() - idle:.1f} s after the run (their timeout is 6 s)")
+    print(f"idle nodes were removed {time.monotonic() - ended:.1f} s after the run (their timeout is 6 s)")
 
 
 @pytest.mark.slow
-def test_a_node_that_is_taken_away_in_a_round_costs_only_its_work(cluster: Head, out: Path, expected: str) -> None:
+def test_only_the_work_of_a_lost_node_is_repeated(cluster: Head, out: Path, expected: str) -> None:
     killed: list[int] = []
 
     def kill_a_node(record: RoundRecord) -> None:
-        if record.hosts == 4 and not killed:
+        if record.hosts.up == 4 and not killed:
             socket = gpu_nodes()[0]["RayletSocketName"]
             (raylet,) = [p for p in psutil.process_iter(["cmdline"]) if f"--raylet_socket_name={socket}" in p.cmdline()]
             raylet.kill()
             killed.append(record.round)
 
     result = run(small(**TABLES, engine="ray", hosts=HOSTS), module=Slow(), out=out, observe=kill_a_node)
-    print("hosts by round:", [record.hosts for record in result.records], "killed after round", killed)
+    print("hosts per round:", [record.hosts.up for record in result.records], "killed after round", killed)
     assert killed
     assert result.summary["sha256"] == expected
     after = [record for record in result.records if record.round > killed[0]]
-    hosts = [record.hosts for record in after]
+    hosts = [record.hosts.up for record in after]
     assert min(hosts) <= 2
-    assert max(hosts[hosts.index(min(hosts)) :]) > 2  # the autoscaler has brought another node
-    assert sum(record.restarted for record in after) >= 2
-    assert max(record.retried for record in after) < 6  # never a whole cohort
+    assert max(hosts[hosts.index(min(hosts)) :]) > 2  # the autoscaler added another node
+    assert sum(record.hosts.restarted for record in after) >= 2
+    assert max(record.hosts.retried_tasks for record in after) < 6  # fewer than the whole cohort

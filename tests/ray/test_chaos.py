@@ -1,4 +1,4 @@
-"""SIGKILL at random moments: to hosts, to nodes, to the coordinator, to the driver. The weights come out the same."""
+"""SIGKILL to hosts, nodes and the coordinator at random moments. The final weights stay the same."""
 
 import contextlib
 import random
@@ -12,7 +12,7 @@ import psutil
 import pytest
 from ray.cluster_utils import Cluster
 
-from raybcgd import run
+from raybcgd.experiment import run
 from tests.conftest import small
 from tests.ray.conftest import start_cluster, stop_cluster
 
@@ -27,7 +27,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def workers(cluster: Cluster, title: str) -> list[psutil.Process]:
-    """The processes of actors of a class, on any node of this cluster and of no other."""
+    """Return the processes of an actor class on the nodes of this cluster, and of no other cluster."""
     found = []
     for node in cluster.list_all_nodes():
         try:
@@ -39,13 +39,13 @@ def workers(cluster: Cluster, title: str) -> list[psutil.Process]:
 
 
 class Chaos:
-    """Kills things at random moments."""
+    """Kills hosts, nodes and coordinators at random moments."""
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self._cluster, self._random = cluster, random.Random(seed)
 
-    def strike(self, kind: str, alive: Callable[[], bool]) -> None:
-        """Wait for a random moment, then kill one thing of a kind."""
+    def kill(self, kind: str, alive: Callable[[], bool]) -> None:
+        """Wait for a random time, then kill one process or node of a kind."""
         time.sleep(self._random.uniform(0.2, 2.0))
         while alive():
             if kind == "node":
@@ -62,27 +62,27 @@ class Chaos:
         pytest.fail(f"the run ended before a {kind} could be killed; make it longer")
 
 
-def disturbed_run(cluster: Cluster, tmp_path: Path, rounds: int, kinds: list[str]) -> None:
-    """Run undisturbed in one process, then on the cluster with kills, and compare."""
+def run_with_failures(cluster: Cluster, tmp_path: Path, rounds: int, kinds: list[str]) -> None:
+    """Run without failures in one process, then with failures on the cluster, and compare the weights."""
     tables = {"rounds": rounds, "local": {"epochs": 30}, "checkpoint": {"every": 3}}
-    expected = run(small(**tables), out=tmp_path / "undisturbed").summary["sha256"]
+    expected = run(small(**tables), out=tmp_path / "local").summary["sha256"]
     chaos = Chaos(cluster, seed=1)
-    # Ray adds nodes from the main thread only, so it is the run that goes to another one.
+    # Ray can add nodes only in the main thread, so the run is in another one.
     with ThreadPoolExecutor(1) as executor:
         config = small(**tables, engine="ray", hosts={"count": 3, "max_retries": 20})
-        future = executor.submit(run, config, out=tmp_path / "disturbed")
+        future = executor.submit(run, config, out=tmp_path / "ray")
         for kind in kinds:
-            chaos.strike(kind, alive=lambda: not future.done())
+            chaos.kill(kind, alive=lambda: not future.done())
         result = future.result()
     assert result.summary["sha256"] == expected
     assert [record.round for record in result.records] == list(range(rounds))
 
 
-def test_short_chaos(cluster: Cluster, tmp_path: Path) -> None:
-    disturbed_run(cluster, tmp_path, rounds=30, kinds=["host", "node", "coordinator", "host", "host"])
+def test_a_short_run_survives_failures(cluster: Cluster, tmp_path: Path) -> None:
+    run_with_failures(cluster, tmp_path, rounds=30, kinds=["host", "node", "coordinator", "host", "host"])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_long_chaos(cluster: Cluster, tmp_path: Path) -> None:
-    disturbed_run(cluster, tmp_path, rounds=60, kinds=["host", "node", "host", "coordinator", "host"] * 4)
+def test_a_long_run_survives_failures(cluster: Cluster, tmp_path: Path) -> None:
+    run_with_failures(cluster, tmp_path, rounds=60, kinds=["host", "node", "host", "coordinator", "host"] * 4)

@@ -1,4 +1,4 @@
-"""The Ray engine against the local one: the same bits, whatever the number of hosts and nodes."""
+"""The Ray engine computes the same bits as the local engine, for any number of hosts and nodes."""
 
 from pathlib import Path
 
@@ -8,9 +8,9 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.experimental import get_object_locations
 
-from raybcgd import run
 from raybcgd.engine.ray.host_actor import HostActor
-from raybcgd.messages import Job, Orders
+from raybcgd.experiment import run
+from raybcgd.messages import ClientTask, RoundOrders
 from raybcgd.problem import prepare
 from tests.conftest import small
 
@@ -18,44 +18,44 @@ pytestmark = pytest.mark.ray
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The SHA-256 of the weights that the local engine ends with."""
+def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The SHA-256 of the final weights of the local engine."""
     return str(run(small(), out=tmp_path_factory.mktemp("local") / "run").summary["sha256"])
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 3, 5])
 def test_weights_do_not_depend_on_the_number_of_hosts(
-    three_nodes: Cluster, undisturbed: str, out: Path, hosts: int
+    three_nodes: Cluster, expected: str, out: Path, hosts: int
 ) -> None:
     result = run(small(engine="ray", hosts={"count": hosts}), out=out)
-    assert result.summary["sha256"] == undisturbed
-    assert result.records[-1].hosts == hosts
+    assert result.summary["sha256"] == expected
+    assert result.records[-1].hosts.up == hosts
 
 
 @pytest.mark.parametrize(("control_upload", "fields"), [("derived", 1), ("sent", 2)])
-def test_an_upload_is_exactly_the_declared_slices(
+def test_an_upload_contains_exactly_the_declared_slices(
     three_nodes: Cluster, out: Path, control_upload: str, fields: int
 ) -> None:
     problem, data = prepare(small(algorithm={"control_upload": control_upload}))
     host = HostActor.remote(problem, ray.put(data), str(out))
     zero = np.zeros(problem.layout.size, dtype=np.float32)
     for block in range(problem.num_blocks):
-        ref = host.train.remote([Job(3, block)], {"x": zero, "c": zero}, Orders(0))
+        ref = host.train.remote([ClientTask(3, block)], {"x": zero, "c": zero}, RoundOrders(0, lr=0.05))
         (outcome,) = ray.get(ref)
         own = problem.layout.blocks[block].size + problem.layout.shared.size
         assert outcome.payload.nbytes == fields * 4 * own
-        # What the object store holds is that, and an envelope of fixed size around it.
+        # The object store adds an envelope of fixed size.
         stored = get_object_locations([ref])[ref]["object_size"]
         assert outcome.payload.nbytes <= stored <= outcome.payload.nbytes + 2000
 
 
-def test_recorded_bytes_are_the_bytes_on_the_wire(three_nodes: Cluster, out: Path) -> None:
+def test_the_record_counts_the_bytes_on_the_wire(three_nodes: Cluster, out: Path) -> None:
     problem, _ = prepare(small())
     record = run(small(engine="ray", rounds=1, hosts={"count": 1}), out=out).records[0]
     own = [problem.layout.blocks[p.block].size + problem.layout.shared.size for p in record.participants]
-    assert record.upload_bytes == 4 * sum(own)
-    assert record.upload_floats == sum(own) == sum(record.upload_floats_by_block)
-    assert record.download_bytes == len(own) * 2 * 4 * problem.layout.size
+    assert record.traffic.upload_bytes == 4 * sum(own)
+    assert record.traffic.upload_floats == sum(own) == sum(record.blocks.upload_floats)
+    assert record.traffic.download_bytes == len(own) * 2 * 4 * problem.layout.size
 
 
 def test_stragglers_on_ray_are_dropped_at_the_deadline(three_nodes: Cluster, out: Path) -> None:
@@ -64,4 +64,4 @@ def test_stragglers_on_ray_are_dropped_at_the_deadline(three_nodes: Cluster, out
     records = run(config, out=out).records
     assert [len(record.participants) + len(record.dropped) for record in records] == [6] * 2
     assert all(record.dropped and {d.reason for d in record.dropped} == {"deadline"} for record in records)
-    assert all(record.phase_seconds["train"] < 5 for record in records)
+    assert all(record.timing.stage_seconds["train"] < 5 for record in records)

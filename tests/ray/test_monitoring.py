@@ -1,4 +1,4 @@
-"""A job on a real Ray cluster with logical GPUs, as the shipped Prometheus config sees both."""
+"""The shipped Prometheus config on a real Ray cluster with logical GPUs: it finds the run and Ray's nodes."""
 
 import functools
 import json
@@ -19,8 +19,13 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus (Debian's package) is not installed"),
 ]
 
-
 ROUNDS = 12
+NAMES = (
+    "traffic_upload_floats_total",
+    "hosts_up",
+    "hosts_object_store_capacity_bytes",
+    "hosts_object_store_bytes",
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +36,14 @@ def cluster() -> Iterator[Head]:
 
 @pytest.mark.slow
 def test_prometheus_finds_the_run_and_rays_nodes(cluster: Head, tmp_path: Path) -> None:
-    (tmp_path / "ray").symlink_to(cluster.home / "ray")  # where the config looks
+    (tmp_path / "ray").symlink_to(cluster.home / "ray")  # where the config expects Ray's folder
     server = Prometheus(tmp_path)
     seen: dict[str, float | None] = {}
 
-    def look(record: RoundRecord) -> None:
+    def observe(record: RoundRecord) -> None:
         if record.round == ROUNDS - 1:
             until(lambda: server.values("round") == ROUNDS - 1, 10)
-            for name in ("uploaded_floats_total", "hosts", "object_store_capacity_bytes", "object_store_bytes"):
+            for name in NAMES:
                 seen[name] = server.values(name)
 
     hosts = {"address": cluster.address, "device": "cpu", "count": 1}
@@ -47,17 +52,17 @@ def test_prometheus_finds_the_run_and_rays_nodes(cluster: Head, tmp_path: Path) 
         result = run(
             small(rounds=ROUNDS, local={"epochs": 120}, engine="ray", hosts=hosts, metrics=metrics),
             out=tmp_path / "run",
-            observe=look,
+            observe=observe,
         )
-        # Ray's own arrive every ten seconds.
+        # Ray exports its own metrics every ten seconds.
         for expr in ('ray_resources{Name="GPU"}', "ray_node_cpu_utilization", "ray_node_mem_used / ray_node_mem_total"):
             until(functools.partial(server.query, expr), 60)
     finally:
         server.close()
     log = [json.loads(line) for line in (tmp_path / "run/rounds.jsonl").read_text().splitlines()]
-    assert seen["uploaded_floats_total"] == sum(line["upload_floats"] for line in log)
-    assert seen["hosts"] == 1
-    assert seen["object_store_capacity_bytes"] == log[-1]["object_store_capacity_bytes"] > 0
-    assert seen["object_store_bytes"] == log[-1]["object_store_bytes"]
+    assert seen["traffic_upload_floats_total"] == sum(line["traffic"]["upload_floats"] for line in log)
+    assert seen["hosts_up"] == 1
+    assert seen["hosts_object_store_capacity_bytes"] == log[-1]["hosts"]["object_store_capacity_bytes"] > 0
+    assert seen["hosts_object_store_bytes"] == log[-1]["hosts"]["object_store_bytes"]
     assert len(result.records) == ROUNDS
     assert not list(server.discovery.iterdir())

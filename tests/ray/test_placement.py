@@ -1,4 +1,4 @@
-"""Hosts on fractions of logical GPUs, on the nodes of a cluster that differ."""
+"""Hosts on fractions of logical GPUs, on a cluster of different nodes."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -9,8 +9,10 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.state import list_actors
 
-from raybcgd import ConfigError, RoundRecord, run
 from raybcgd.engine.ray.host_actor import HostPlace
+from raybcgd.errors import ConfigError
+from raybcgd.experiment import run
+from raybcgd.record.rounds import RoundRecord
 from tests.conftest import small
 from tests.ray.conftest import start_cluster, stop_cluster
 
@@ -19,7 +21,7 @@ pytestmark = pytest.mark.ray
 
 @pytest.fixture(scope="module")
 def gpu_cluster() -> Iterator[Cluster]:
-    """A head without a GPU, and two nodes with two logical ones each."""
+    """A head without GPUs, and two nodes with two logical GPUs each."""
     cluster = start_cluster(
         {"num_cpus": 1, "num_gpus": 0, "include_dashboard": True}, *[{"num_cpus": 0, "num_gpus": 2}] * 2
     )
@@ -30,21 +32,21 @@ def gpu_cluster() -> Iterator[Cluster]:
 @pytest.mark.slow
 def test_four_hosts_on_each_of_four_gpus(gpu_cluster: Cluster, out: Path) -> None:
     places: list[HostPlace] = []
-    asked: list[dict[str, float]] = []
+    requested: list[dict[str, float]] = []
 
-    class Seen(Exception):
+    class Done(Exception):
         pass
 
-    def look(record: RoundRecord) -> None:
-        if record.hosts < 16:
+    def observe(record: RoundRecord) -> None:
+        if record.hosts.up < 16:
             return
         actors = list_actors(
             filters=[("class_name", "=", "HostActor"), ("state", "=", "ALIVE")], detail=True, limit=100
         )
-        asked.extend(actor.required_resources for actor in actors)
+        requested.extend(actor.required_resources for actor in actors)
         hosts = [ray.get_actor(actor.name, actor.ray_namespace) for actor in actors]
         places.extend(ray.get([host.place.remote() for host in hosts]))
-        raise Seen
+        raise Done
 
     config = small(
         engine="ray",
@@ -54,9 +56,9 @@ def test_four_hosts_on_each_of_four_gpus(gpu_cluster: Cluster, out: Path) -> Non
         hosts={"num_gpus": 0.25},
         checkpoint={"every": 0},
     )
-    with pytest.raises(Seen):
-        run(config, out=out, observe=look)
-    assert asked == [{"GPU": 0.25}] * 16
+    with pytest.raises(Done):
+        run(config, out=out, observe=observe)
+    assert requested == [{"GPU": 0.25}] * 16
     on_gpu = Counter((place.node, place.gpus) for place in places)
     assert len(on_gpu) == 4
     assert set(on_gpu.values()) == {4}
@@ -64,7 +66,7 @@ def test_four_hosts_on_each_of_four_gpus(gpu_cluster: Cluster, out: Path) -> Non
     assert head not in {place.node for place in places}
 
 
-def test_a_fraction_that_does_not_fit_says_what_the_cluster_has(gpu_cluster: Cluster, out: Path) -> None:
+def test_the_error_for_hosts_that_do_not_fit_names_the_capacity(gpu_cluster: Cluster, out: Path) -> None:
     config = small(engine="ray", hosts={"num_gpus": 0.3, "count": 13})
     with pytest.raises(
         ConfigError, match=r"hosts\.count = 13 asks for 13 hosts of 0\.3 GPU each, but the cluster holds 12"

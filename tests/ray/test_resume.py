@@ -1,4 +1,4 @@
-"""The driver is killed at a random moment, and another one goes on from the last checkpoint."""
+"""A driver is killed at a random moment, and another one resumes from the last checkpoint."""
 
 import os
 import random
@@ -11,14 +11,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from raybcgd import run
+from raybcgd.experiment import run
 from raybcgd.record.rounds import RoundLog
 from tests.conftest import small
 
 ROUNDS = 24
 
 
-def drive(folder: Path, engine: str) -> subprocess.Popen[str]:
+def start_driver(folder: Path, engine: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.ray.drive", str(folder), str(ROUNDS), engine]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"RAY_AUTH_MODE": "disabled"})
 
@@ -28,11 +28,11 @@ def rounds_done(folder: Path) -> int:
     return log.read_bytes().count(b"\n") if log.exists() else 0
 
 
-def kill_when_started(process: subprocess.Popen[str], folder: Path, rng: random.Random) -> bool:
-    """SIGKILL the driver at a random moment after it has done another few rounds; False if it was faster."""
+def kill_after_some_rounds(process: subprocess.Popen[str], folder: Path, rng: random.Random) -> bool:
+    """Kill the driver at a random moment after a few more rounds. Return False if it finished before that."""
     lowest, more = rounds_done(folder), rng.randint(1, 3)
     while process.poll() is None and (now := rounds_done(folder)) < lowest + more:
-        lowest = min(lowest, now)  # a resume goes back to its checkpoint
+        lowest = min(lowest, now)  # a resumed run restarts at its checkpoint
         time.sleep(0.02)
     time.sleep(rng.uniform(0.0, 0.3))
     if process.poll() is not None:
@@ -45,44 +45,44 @@ def kill_when_started(process: subprocess.Popen[str], folder: Path, rng: random.
 
 
 def killed_and_resumed(folder: Path, engine: str, kills: int, seed: int) -> tuple[str, int]:
-    """Kill `kills` drivers in a row, let the last one finish; its SHA-256 and how many were really killed."""
+    """Kill drivers in a row and let the last one finish. Return its SHA-256 and how many were killed in time."""
     rng, killed = random.Random(seed), 0
     for _ in range(kills):
-        killed += kill_when_started(drive(folder, engine), folder, rng)
-    last = drive(folder, engine)
+        killed += kill_after_some_rounds(start_driver(folder, engine), folder, rng)
+    last = start_driver(folder, engine)
     output, _ = last.communicate(timeout=300)
     assert last.returncode == 0
     return output.split()[-1], killed
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
     config = small(rounds=ROUNDS, local={"epochs": 8}, checkpoint={"every": 2})
-    return str(run(config, out=tmp_path_factory.mktemp("undisturbed") / "run").summary["sha256"])
+    return str(run(config, out=tmp_path_factory.mktemp("local") / "run").summary["sha256"])
 
 
-def check(folder: Path, undisturbed: str, engine: str, kills: int) -> None:
+def check(folder: Path, expected: str, engine: str, kills: int) -> None:
     sha256, killed = killed_and_resumed(folder, engine, kills, seed=3)
     assert killed >= 1
-    assert sha256 == undisturbed
+    assert sha256 == expected
     assert [record.round for record in RoundLog(folder / "rounds.jsonl")] == list(range(ROUNDS))
 
 
 @pytest.mark.slow
-def test_a_killed_local_driver_is_resumed(out: Path, undisturbed: str) -> None:
-    check(out, undisturbed, "local", kills=1)
+def test_a_run_resumes_after_its_local_driver_was_killed(out: Path, expected: str) -> None:
+    check(out, expected, "local", kills=1)
 
 
 @pytest.mark.ray
-def test_a_killed_ray_driver_is_resumed(out: Path, undisturbed: str) -> None:
-    check(out, undisturbed, "ray", kills=1)
+def test_a_run_resumes_after_its_ray_driver_was_killed(out: Path, expected: str) -> None:
+    check(out, expected, "ray", kills=1)
 
 
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_ten_drivers_killed_in_a_row(out: Path, undisturbed: str) -> None:
+def test_a_run_resumes_after_ten_drivers_were_killed_in_a_row(out: Path, expected: str) -> None:
     sha256, killed = killed_and_resumed(out, "ray", kills=10, seed=4)
     assert killed == 10
-    assert sha256 == undisturbed
+    assert sha256 == expected
     assert [record.round for record in RoundLog(out / "rounds.jsonl")] == list(range(ROUNDS))

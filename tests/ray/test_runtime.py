@@ -1,4 +1,4 @@
-"""Balance, memory, elasticity and one actor a client, on a real cluster."""
+"""Balance, memory, elasticity and one actor per client on a real cluster."""
 
 import contextlib
 from collections.abc import Iterator
@@ -9,8 +9,9 @@ import psutil
 import pytest
 from ray.cluster_utils import Cluster
 
-from raybcgd import Dataset, RoundRecord, run
-from raybcgd.experiment import Observer
+from raybcgd import Config, Dataset
+from raybcgd.experiment import Observer, run
+from raybcgd.record.rounds import RoundRecord
 from tests.conftest import small
 from tests.ray.conftest import start_cluster, stop_cluster
 from tests.ray.test_chaos import workers
@@ -25,7 +26,7 @@ def two_cpus() -> Iterator[Cluster]:
     stop_cluster(cluster)
 
 
-def random_images(samples: int, features: int, classes: int = 10) -> Dataset:
+def random_data(samples: int, features: int, classes: int = 10) -> Dataset:
     rng = np.random.default_rng(0)
     inputs = rng.normal(size=(samples + 50, features)).astype(np.float32)
     targets = rng.integers(classes, size=samples + 50)
@@ -35,7 +36,7 @@ def random_images(samples: int, features: int, classes: int = 10) -> Dataset:
 
 
 def test_log_normal_clients_are_balanced_over_two_hosts(two_cpus: Cluster, out: Path) -> None:
-    """After the first rounds a round takes at most 1.15 x (total work / 2)."""
+    """After the first rounds, a round takes at most 1.15 times half the total work."""
     config = small(
         engine="ray",
         rounds=12,
@@ -48,27 +49,27 @@ def test_log_normal_clients_are_balanced_over_two_hosts(two_cpus: Cluster, out: 
         evaluation={"every": 100},
         checkpoint={"every": 0},
     )
-    records = run(config, dataset=random_images(4000, 256), out=out).records
-    # The last round is evaluated, and nothing overlaps that.
-    ratios = [r.seconds / (sum(p.seconds for p in r.participants) / 2) for r in records[4:-1]]
+    records = run(config, dataset=random_data(4000, 256), out=out).records
+    # The last round is left out: no later round overlaps its evaluation.
+    ratios = [r.timing.seconds / (sum(p.seconds for p in r.participants) / 2) for r in records[4:-1]]
     assert np.median(ratios) <= 1.15, ratios
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_control_variates_larger_than_the_budget(two_cpus: Cluster, tmp_path: Path) -> None:
-    """2 000 clients x 100 000 parameters: 800 MB of control variates under a budget of 200 MB a host."""
+def test_the_state_cache_stays_within_its_budget(two_cpus: Cluster, tmp_path: Path) -> None:
+    """2 000 clients x 100 000 parameters: 800 MB of control variates with a budget of 200 MB per host."""
     peaks: dict[str, int] = {}
 
     def watch(name: str) -> Observer:
         def observe(record: RoundRecord) -> None:
             for process in workers(two_cpus, "HostActor"):
-                with contextlib.suppress(psutil.NoSuchProcess):  # hosts go when the last round is done
+                with contextlib.suppress(psutil.NoSuchProcess):  # hosts stop after the last round
                     peaks[name] = max(peaks.get(name, 0), process.memory_full_info().uss)
 
         return observe
 
-    def config(budget: float, engine: str = "ray") -> object:
+    def config(budget: float, engine: str = "ray") -> Config:
         return small(
             engine=engine,
             rounds=15,
@@ -81,21 +82,21 @@ def test_control_variates_larger_than_the_budget(two_cpus: Cluster, tmp_path: Pa
             checkpoint={"every": 5, "keep": 1},
         )
 
-    dataset = random_images(4000, 128)
+    dataset = random_data(4000, 128)
     bounded = run(config(200), dataset=dataset, out=tmp_path / "bounded", observe=watch("bounded"))
     none = run(config(1), dataset=dataset, out=tmp_path / "none", observe=watch("none"))
     assert bounded.summary["parameters"] >= 95_000
     files = sum(path.stat().st_size for path in (tmp_path / "bounded" / "states").rglob("*.safetensors"))
     assert files >= 700e6
-    print(f"a host's memory with a budget of 200 MB and of 1 MB: {[round(peak / 2**20) for peak in peaks.values()]} MB")
-    # What a host takes beside its states (torch, Ray, the model, a stack of clients) is the same in both.
+    print(f"peak memory of a host, budget 200 MB and 1 MB: {[round(peak / 2**20) for peak in peaks.values()]} MB")
+    # Everything else in a host (torch, Ray, the model, a stack of clients) takes the same memory in both runs.
     assert peaks["bounded"] - peaks["none"] < 1.15 * 200 * 2**20, peaks
     unbounded = run(config(4000, "local"), dataset=dataset, out=tmp_path / "unbounded")
     assert bounded.summary["sha256"] == none.summary["sha256"] == unbounded.summary["sha256"]
 
 
 @pytest.mark.slow
-def test_nodes_that_join_are_used_and_nodes_that_leave_are_not_missed(out: Path, tmp_path: Path) -> None:
+def test_new_nodes_are_used_and_lost_nodes_do_not_stop_the_run(out: Path, tmp_path: Path) -> None:
     tables = {"rounds": 60, "local": {"epochs": 30}}
     expected = run(small(**tables), out=tmp_path / "local").summary["sha256"]
     cluster = start_cluster({"num_cpus": 1})
@@ -104,7 +105,7 @@ def test_nodes_that_join_are_used_and_nodes_that_leave_are_not_missed(out: Path,
         joined: list[object] = []
 
         def change(record: RoundRecord) -> None:
-            hosts.append(record.hosts)
+            hosts.append(record.hosts.up)
             if record.round == 3:
                 joined.append(cluster.add_node(num_cpus=2))
             if joined and max(hosts) == 3 and cluster.list_all_nodes()[1:]:
@@ -120,7 +121,7 @@ def test_nodes_that_join_are_used_and_nodes_that_leave_are_not_missed(out: Path,
 
 
 @pytest.mark.slow
-def test_one_actor_a_client(out: Path, tmp_path: Path) -> None:
+def test_one_actor_per_client(out: Path, tmp_path: Path) -> None:
     tables = {"data": {"partition": {"kind": "iid", "clients": 6}}, "cohort": {"clients_per_block": 1}}
     expected = run(small(**tables), out=tmp_path / "local").summary["sha256"]
     cluster = start_cluster({"num_cpus": 2})
@@ -129,6 +130,6 @@ def test_one_actor_a_client(out: Path, tmp_path: Path) -> None:
         result = run(config, out=out)
     finally:
         stop_cluster(cluster)
-    assert result.records[-1].hosts == 6
-    assert sum(record.rehomed for record in result.records) == 0
+    assert result.records[-1].hosts.up == 6
+    assert sum(record.hosts.rehomed_clients for record in result.records) == 0
     assert result.summary["sha256"] == expected

@@ -1,4 +1,4 @@
-"""One copy of the data a node, however many hosts and runs use it: measured at the object store itself."""
+"""All hosts and runs on a node share one copy of the data, as measured in the object store."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +9,11 @@ import ray
 from ray._private.internal_api import node_stats
 from ray.cluster_utils import Cluster
 
-from raybcgd import Config, Dataset, run
-from raybcgd.engine.ray.coordinator import put_once
+from raybcgd import Config, Dataset
 from raybcgd.engine.ray.host_actor import HostActor
-from raybcgd.messages import Job, Orders
+from raybcgd.engine.ray.object_store import put_once
+from raybcgd.experiment import run
+from raybcgd.messages import ClientTask, RoundOrders
 from raybcgd.problem import prepare
 from tests.conftest import small
 from tests.ray.conftest import start_cluster, stop_cluster
@@ -21,9 +22,9 @@ pytestmark = pytest.mark.ray
 
 IMAGES = 6000
 SIZE = (IMAGES + 1000) * 3 * 32 * 32
-"""Bytes of the pictures, 21 MB."""
+"""Bytes of the images, 21 MB."""
 SLACK = 3_000_000
-"""Labels, partition, models and messages: small beside a copy of the pictures."""
+"""For labels, partition, models and messages, which are much smaller than the images."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,8 +34,8 @@ def one_node() -> Iterator[Cluster]:
     stop_cluster(cluster)
 
 
-def pictures(seed: int = 0) -> Dataset:
-    """A data set as if read from its files: the same bytes each time, in memory of its own."""
+def random_images(seed: int = 0) -> Dataset:
+    """Return a new data set with the same bytes on every call, as if it was read from files."""
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, (IMAGES + 1000, 3, 32, 32), dtype=np.uint8)
     labels = rng.integers(0, 10, len(images))
@@ -42,7 +43,7 @@ def pictures(seed: int = 0) -> Dataset:
 
 
 def stored() -> int:
-    """Bytes that the node's object store holds."""
+    """Return the bytes in the object store of the node."""
     (node,) = [node for node in ray.nodes() if node["Alive"]]
     stats = node_stats(node["NodeManagerAddress"], node["NodeManagerPort"], include_memory_info=False)
     return int(stats.store_stats.object_store_bytes_used)
@@ -59,29 +60,30 @@ def config(method: str = "fedbcgd+") -> Config:
     )
 
 
-def test_hosts_of_a_node_share_one_copy(tmp_path: Path) -> None:
+def test_the_hosts_on_a_node_share_one_copy(tmp_path: Path) -> None:
     empty = stored()
-    problem, data = prepare(config(), dataset=pictures())
+    problem, data = prepare(config(), dataset=random_images())
     ref = put_once(data)
     hosts = [HostActor.remote(problem, ref, str(tmp_path)) for _ in range(3)]
     zero = np.zeros(problem.layout.size, dtype=np.float32)
     down = {"x": zero, "c": zero}
-    work = [host.train.remote([Job(client, 0)], down, Orders(0)) for client, host in enumerate(hosts)]
+    orders = RoundOrders(0, lr=0.05)
+    work = [host.train.remote([ClientTask(client, 0)], down, orders) for client, host in enumerate(hosts)]
     assert [outcome.error for outcomes in ray.get(work) for outcome in outcomes] == [None] * 3
     assert SIZE <= stored() - empty <= SIZE + SLACK
-    assert put_once(prepare(config(), dataset=pictures())[1]) == ref, "read anew, but the same"
+    assert put_once(prepare(config(), dataset=random_images())[1]) == ref, "the same data is not put again"
 
 
-def test_runs_of_a_driver_share_one_copy(tmp_path: Path) -> None:
-    def used_in_a_run(method: str, seed: int) -> int:
+def test_the_runs_of_a_driver_share_one_copy(tmp_path: Path) -> None:
+    def peak_bytes(method: str, seed: int) -> int:
         seen: list[int] = []
         run(
             config(method),
-            dataset=pictures(seed),
+            dataset=random_images(seed),
             out=tmp_path / f"{method}-{seed}",
             observe=lambda _: seen.append(stored()),
         )
         return max(seen)
 
-    assert SIZE <= used_in_a_run("fedbcgd+", seed=2) <= SIZE + SLACK, "the data of the test before have made room"
-    assert used_in_a_run("fedavg", seed=2) <= SIZE + SLACK, "a second run, which has read the data anew, adds no copy"
+    assert SIZE <= peak_bytes("fedbcgd+", seed=2) <= SIZE + SLACK, "the data of the previous test was freed"
+    assert peak_bytes("fedavg", seed=2) <= SIZE + SLACK, "a second run that reads the data again adds no copy"

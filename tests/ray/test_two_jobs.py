@@ -1,4 +1,4 @@
-"""Two jobs on one cluster at the same time: each to its own end, as if the other were not there."""
+"""Two jobs run on one cluster at the same time without affecting each other."""
 
 import json
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raybcgd import run
+from raybcgd.experiment import run
 from raybcgd.submit import Job, follow, submit
 from tests.conftest import small
 from tests.ray.heads import Head, head
@@ -18,13 +18,13 @@ TABLES = {"rounds": 150, "local": {"stack": 0}, "evaluation": {"every": 10}, "ch
 
 @pytest.fixture
 def cluster() -> Iterator[Head]:
-    """Room for three hosts, of which each job would like two."""
+    """A head with room for three hosts. Each job asks for two."""
     with head("--num-cpus=3", "--num-gpus=0") as started:
         yield started
 
 
 @pytest.mark.slow
-def test_two_jobs_do_not_disturb_each_other(cluster: Head, tmp_path: Path) -> None:
+def test_two_jobs_run_at_the_same_time(cluster: Head, tmp_path: Path) -> None:
     config = tmp_path / "small.toml"
     config.write_text(small(**TABLES, engine="ray", hosts={"max_count": 2}).to_toml())
     jobs = [submit(config, address=cluster.dashboard) for _ in range(2)]
@@ -32,7 +32,7 @@ def test_two_jobs_do_not_disturb_each_other(cluster: Head, tmp_path: Path) -> No
     assert [follow(job, logs[job].append) for job in jobs] == [0, 0], logs
     folders = [Path(job.folder.replace("~", str(cluster.home))) for job in jobs]
     assert sorted(folders) == cluster.runs()
-    # A run writes its config anew with its first round: both were past that before either had ended.
+    # A run writes its config again after its first round: both did so before either run ended.
     first_rounds = [(folder / "config.toml").stat().st_mtime for folder in folders]
     assert max(first_rounds) < min((folder / "summary.json").stat().st_mtime for folder in folders)
     expected = run(small(**TABLES), out=tmp_path / "local").summary["sha256"]

@@ -1,32 +1,28 @@
-"""Metrics: their values, their cost, and how Prometheus discovers them."""
+"""Metrics: their names, values and cost."""
 
 import json
 import socket
-import stat
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
 import pytest
-import torch
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from raybcgd.errors import ConfigError
-from raybcgd.model.blocks import Block, BlockLayout
+from raybcgd.engine.local import LocalSession
+from raybcgd.experiment import run
 from raybcgd.problem import prepare
-from raybcgd.record.endpoint import Endpoint, discovery_file
+from raybcgd.record.endpoint import Endpoint
 from raybcgd.record.metrics import FROM_RECORD, METRICS, RUN_LABELS, Exporter, RunInfo
 from raybcgd.record.rounds import Dropped, Metric, RoundLog, RoundRecord
 from raybcgd.record.settings import MetricsConfig
 from raybcgd.section import Section
-from raybcgd.server.loop import Experiment
-from raybcgd.server.norms import block_norms, server_norms, shared_out
 from raybcgd.storage import RunFolder
 from tests.conftest import small
+from tests.record.scraping import scrape
 
 INFO = RunInfo("a-run", "fedbcgd+", "digits", rounds=10, parameters=100, saves=True)
 NOT_EXPORTED = {"data_phase", "traffic.upload_d_total", "blocks.server_norms", "blocks.edges", "timing.finished_at"}
@@ -164,16 +160,15 @@ def test_counters_continue_after_a_resume(tmp_path: Path) -> None:
     discovery = str(tmp_path / "discovery")
     run(small(rounds=2, metrics={"discovery": discovery}), out=tmp_path / "run")
     problem, data = prepare(small(rounds=4, metrics={"discovery": discovery}))
-    experiment = Experiment(problem, data, RunFolder(tmp_path / "run"), resume=True)
-    pool = LocalPool(problem, data, experiment.state_address)
-    rounds = experiment.run(pool)
+    session = LocalSession(problem, data, RunFolder(tmp_path / "run"), resume=True)
+    rounds = session.records()
     next(rounds)
     log = list(RoundLog(tmp_path / "run/rounds.jsonl"))
     assert len(log) == 3
     total = float(sum(record.traffic.upload_floats for record in log))
-    assert f"raybcgd_traffic_upload_floats_total{{{_label(tmp_path)}}} {total}" in _scrape(Path(discovery))
+    assert f"raybcgd_traffic_upload_floats_total{{{_label(tmp_path)}}} {total}" in scrape(Path(discovery))
     rounds.close()  # as on Ctrl-C
-    pool.close()
+    session.close()
     assert not list(Path(discovery).iterdir())
 
 
@@ -181,55 +176,9 @@ def _label(folder: Path) -> str:
     return f'algorithm="fedbcgd+",dataset="digits",run="{folder.name}/run"'
 
 
-def _scrape(discovery: Path) -> str:
-    (file,) = discovery.glob("*.json")
-    (entry,) = json.loads(file.read_text())
-    with urllib.request.urlopen(f"http://{entry['targets'][0]}/metrics", timeout=5) as answer:
-        return str(answer.read().decode())
-
-
 def test_metrics_can_be_disabled(tmp_path: Path) -> None:
     run(small(rounds=1, metrics={"enabled": False, "discovery": str(tmp_path / "none")}), out=tmp_path / "run")
     assert not (tmp_path / "none").exists()
-
-
-def test_the_endpoint_listens_on_loopback_and_is_announced_while_it_is_up(tmp_path: Path) -> None:
-    file = discovery_file(str(tmp_path), "my runs/a")
-    with Endpoint(exporter().registry, MetricsConfig().host, 0, file) as endpoint:
-        assert endpoint.address.startswith("127.0.0.1:")
-        assert json.loads(file.read_text())[0]["targets"] == [endpoint.address]
-        assert [path.name for path in tmp_path.iterdir()] == [file.name]
-    assert not file.exists()
-
-
-def test_the_endpoint_waits_for_a_last_scrape_only_if_it_was_scraped_before(tmp_path: Path) -> None:
-    with Endpoint(exporter().registry, "127.0.0.1", 0, tmp_path / "x.json") as endpoint:
-        began = time.perf_counter()
-        endpoint.linger(30)
-        assert time.perf_counter() - began < 1
-        _scrape(tmp_path)
-        endpoint.linger(0.2)  # nobody scrapes again
-        assert 0.2 <= time.perf_counter() - began < 5
-        _scrape(tmp_path)
-        threading.Timer(0.2, _scrape, [tmp_path]).start()
-        began = time.perf_counter()
-        endpoint.linger(30)
-        assert 0.1 < time.perf_counter() - began < 10
-
-
-def test_a_port_in_use_is_an_error_that_names_it(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=rf"metrics\.port = {port}: cannot listen there"):
-            Endpoint(CollectorRegistry(), "127.0.0.1", port, tmp_path / "x.json")
-
-
-def test_consecutive_runs_can_use_the_same_port(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    for _ in range(3):
-        with Endpoint(exporter().registry, "127.0.0.1", port, tmp_path / "x.json"):
-            assert "raybcgd_planned_rounds" in _scrape(tmp_path)
 
 
 def test_an_unwritable_discovery_folder_is_only_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -243,36 +192,19 @@ def test_a_run_is_named_after_its_folder() -> None:
     assert RunFolder(Path("runs/20260101-compare/fedavg")).run_name == "20260101-compare/fedavg"
 
 
-def test_norms_are_per_block() -> None:
-    layout = BlockLayout((), (Block("0", 0, 2, ()), Block("1", 2, 3, ())), Block("shared", 3, 4, ()))
-    assert block_norms(torch.tensor([3.0, 4.0, 2.0, 0.0]), layout) == (5, 2, 0)
-
-    class Server:
-        def _asdict(self) -> dict[str, torch.Tensor]:
-            return {"x": torch.zeros(4), "v": torch.ones(4), "predictors": torch.zeros(2, 4), "seen": torch.zeros(2)}
-
-    assert list(server_norms(Server(), layout)) == ["v"]
-
-
-def test_bytes_per_block_are_integers_that_add_up() -> None:
-    assert shared_out(10, (1, 1, 1)) == (3, 4, 3)
-    assert shared_out(12, (1, 2, 0)) == (4, 8, 0)
-    assert shared_out(5, (0, 0)) == (0, 0)
-
-
 def test_the_endpoint_answers_during_a_round_within_50_ms(tmp_path: Path) -> None:
     """Rounds and endpoint share one interpreter."""
     discovery, taken, done = tmp_path / "discovery", [], threading.Event()
 
-    def scrape() -> None:
+    def keep_scraping() -> None:
         while not done.is_set():
             if list(discovery.glob("*.json")):
                 began = time.perf_counter()
-                _scrape(discovery)
+                scrape(discovery)
                 taken.append(time.perf_counter() - began)
             time.sleep(0.02)
 
-    thread = threading.Thread(target=scrape)
+    thread = threading.Thread(target=keep_scraping)
     thread.start()
     try:
         run(small(rounds=12, metrics={"discovery": str(discovery)}), out=tmp_path / "run")
@@ -303,17 +235,16 @@ def test_slow_readers_do_not_delay_a_round(records: tuple[RoundRecord, ...], tmp
 def test_the_exporter_takes_less_than_one_percent_of_a_round(tmp_path: Path) -> None:
     """Compare all of its work, in any thread, with the median round."""
     problem, data = prepare(small(rounds=60, metrics={"enabled": False}))
-    experiment = Experiment(problem, data, RunFolder(_made(tmp_path / "run")), resume=False)
-    pool, watched = LocalPool(problem, data, experiment.state_address), exporter()
+    session, watched = LocalSession(problem, data, RunFolder(tmp_path), resume=False), exporter()
     cost, rounds = 0.0, []
-    for record in experiment.run(pool):
+    for record in session.records():
         began = time.perf_counter()
         watched.observe(record)
         if record.round % 15 == 14:  # more often than Prometheus scrapes
             watched.registry.collect().__next__()
         cost += time.perf_counter() - began
         rounds.append(record.timing.seconds)
-    pool.close()
+    session.close()
     assert shown(watched.registry)["round"] == 59
     assert cost / len(rounds) < 0.01 * median(rounds)
 
@@ -325,12 +256,11 @@ def test_rounds_with_and_without_exporter_differ_by_less_than_one_percent(tmp_pa
     Rounds with the exporter include scrapes, about one per second, five times as often as Prometheus.
     """
     problem, data = prepare(small(rounds=2000, checkpoint={"every": 0}, metrics={"enabled": False}))
-    experiment = Experiment(problem, data, RunFolder(_made(tmp_path / "run")), resume=False)
-    pool, watched = LocalPool(problem, data, experiment.state_address), exporter()
+    session, watched = LocalSession(problem, data, RunFolder(tmp_path), resume=False), exporter()
     with_it: list[float] = []
     without: list[float] = []
     began = time.perf_counter()
-    for record in experiment.run(pool):
+    for record in session.records():
         watching = record.round % 4 in (0, 3)  # so that each kind comes first equally often
         if watching:
             watched.observe(record)
@@ -339,7 +269,7 @@ def test_rounds_with_and_without_exporter_differ_by_less_than_one_percent(tmp_pa
         now = time.perf_counter()
         (with_it if watching else without).append(now - began)
         began = now
-    pool.close()
+    session.close()
     differs = median(a - b for a, b in zip(with_it, without, strict=True)) / median(without)
     print(f"the exporter adds {differs:.2%} to a round of {1000 * median(without):.1f} ms")
     assert differs < 0.01
@@ -353,17 +283,6 @@ def test_a_scrape_with_255_waiting_rounds_takes_less_than_50_ms(
         watched.observe(record)
     with Endpoint(watched.registry, "127.0.0.1", 0, tmp_path / "x.json"):
         began = time.perf_counter()
-        text = _scrape(tmp_path)
+        text = scrape(tmp_path)
         assert time.perf_counter() - began < 0.05
     assert "raybcgd_timing_round_seconds_count" in text
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
-
-
-def test_discovery_files_are_world_readable(tmp_path: Path) -> None:
-    """Prometheus runs as another user."""
-    with Endpoint(CollectorRegistry(), "127.0.0.1", 0, tmp_path / "x.json"):
-        assert (tmp_path / "x.json").stat().st_mode & stat.S_IROTH

@@ -1,15 +1,17 @@
-"""`raybcgd report`: one page that stands alone, with every figure, as a real browser sees it."""
+"""`raybcgd report`: a self-contained page with every figure, checked in a browser."""
 
 import json
 import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from matplotlib.colors import to_hex
 from PIL import Image
 from typer.testing import CliRunner, Result
 
@@ -17,17 +19,18 @@ from raybcgd.cli import app
 from raybcgd.compare.comparison import compare
 from raybcgd.config import Config
 from raybcgd.record.rounds import Dropped, RoundLog
-from raybcgd.report.figures import by_block
+from raybcgd.report import figures
 from raybcgd.report.page import write_report
-from raybcgd.report.runs import Run, read_runs, target_of
+from raybcgd.report.plots import upload_figure
+from raybcgd.report.runs import read_runs, target_of
 from raybcgd.report.style import drawing
-from raybcgd.report.tables import summary_table
+from raybcgd.report.tables import conditions, summary_table
 from raybcgd.report.tensorboard import scalars
 from tests.conftest import small
 
-FIGURES = ["accuracy", "loss", "phases", "drift", "movement", "upload", "partition1"]
+FIGURES = ["accuracy", "loss", "stages", "drift", "movement", "upload", "partition1"]
 CHROMIUM = shutil.which("chromium")
-# The browser may call its maker; here it reaches nobody.
+# Browsers contact their vendor; these flags cut off the network.
 FLAGS = [
     "--headless",
     "--no-sandbox",
@@ -64,7 +67,7 @@ def page(folder: Path) -> Path:
 
 
 class Seen(NamedTuple):
-    """What a browser made of a page."""
+    """A page in a browser."""
 
     dom: str
     console: list[str]
@@ -89,13 +92,13 @@ def browse(page: Path, folder: Path) -> Seen:
     net: dict[str, Any] = json.loads(log.read_text())
     start = net["constants"]["logEventTypes"]["URL_REQUEST_START_JOB"]
     jobs = [event["params"] for event in net["events"] if event["type"] == start and "url" in event.get("params", {})]
-    # What the browser does for itself has no origin; what a page asks for has one.
+    # The browser's own requests have no origin; those of a page have one.
     asked = [job["url"] for job in jobs if job.get("initiator") != "not an origin"]
     return Seen(done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line], asked)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium (Debian's package) is not installed")
-def test_a_browser_shows_all_of_it_without_errors_and_asks_nobody(page: Path, tmp_path: Path) -> None:
+def test_a_browser_shows_every_figure_without_errors_or_requests(page: Path, tmp_path: Path) -> None:
     seen = browse(page, tmp_path)
     assert seen.console == []
     assert seen.requests == []
@@ -108,7 +111,7 @@ def test_a_browser_shows_all_of_it_without_errors_and_asks_nobody(page: Path, tm
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium (Debian's package) is not installed")
-def test_that_test_would_notice(tmp_path: Path) -> None:
+def test_the_browser_test_sees_errors_and_requests(tmp_path: Path) -> None:
     page = tmp_path / "bad.html"
     page.write_text('<!DOCTYPE html><img src="http://127.0.0.1:9/x.png"><script>console.error("oops")</script>')
     seen = browse(page, tmp_path)
@@ -135,13 +138,13 @@ def test_the_page_refers_to_nothing_outside_itself(page: Path) -> None:
     assert len(set(ids)) == len(ids)
 
 
-def test_every_figure_is_a_picture_too(page: Path) -> None:
+def test_every_figure_is_also_a_png(page: Path) -> None:
     for name in FIGURES:
-        with Image.open(page.with_name(f"report-{name}.png")) as picture:
-            assert picture.width > 1000
+        with Image.open(page.with_name(f"report-{name}.png")) as image:
+            assert image.width > 1000
 
 
-def test_the_table_has_the_papers_form(page: Path, folder: Path) -> None:
+def test_the_table_reports_floats_to_the_target(page: Path, folder: Path) -> None:
     runs = read_runs([folder])
     assert [run.label for run in runs] == ["FedAvg", "FedBCGD", "FedBCGD+"]
     assert target_of([folder], runs) == 0.2
@@ -151,43 +154,70 @@ def test_the_table_has_the_papers_form(page: Path, folder: Path) -> None:
         k = run.reaches(0.2)
         log = list(RoundLog(run.folder / "rounds.jsonl"))
         if k is not None:
-            assert f">{sum(record.upload_floats for record in log[: k + 1]):,}</td>" in text
-        assert f"{100 * (log[-1].accuracy or 0):.1f}%" in text
+            assert f">{sum(record.traffic.upload_floats for record in log[: k + 1]):,}</td>" in text
+        assert f"{100 * (log[-1].quality.accuracy or 0):.1f}%" in text
 
 
-def test_one_run_alone_and_by_its_own_folder(folder: Path, tmp_path: Path) -> None:
+def test_a_single_run_is_read_from_its_own_folder(folder: Path, tmp_path: Path) -> None:
     result = report(folder / "fedbcgd", "--out", tmp_path / "deep/one.html", "--target", "0.99")
     assert result.exit_code == 0, result.output
     text = (tmp_path / "deep/one.html").read_text()
-    assert "Nobody reached 99 %" in text
+    assert "No run reaches 99 %" in text
     assert ">never</td>" in text
 
 
-def test_failures_are_drawn_and_told(folder: Path, tmp_path: Path) -> None:
+def test_failures_are_drawn_and_listed(folder: Path, tmp_path: Path) -> None:
     (run, *_) = read_runs([folder / "fedavg"])
     lost = (Dropped(client=7, block=None, reason="ValueError: <no & data>"),)
-    records = tuple(
-        record.model_copy(update={"dropped": lost, "retried": 2, "restarted": 1} if record.round == 3 else {})
-        for record in run.records
-    )
-    write_report([Run(run.label, run.folder, run.config, records, run.partition)], 0.9, tmp_path / "page.html")
+    records = list(run.records)
+    hosts = records[3].hosts.model_copy(update={"retried_tasks": 2, "restarted": 1})
+    records[3] = records[3].model_copy(update={"dropped": lost, "hosts": hosts})
+    write_report([replace(run, records=tuple(records))], 0.9, tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert '<figure id="failures">' in text
+    assert "<td>FedAvg</td><td>1</td><td>2</td><td>0</td><td>1</td>" in text
     assert "client 7: ValueError: &lt;no &amp; data&gt;" in text
 
 
-def test_heat_maps_share_the_scale_of_all_that_they_show(folder: Path) -> None:
-    """Runs of different lengths; zeros, which a logarithmic scale does not have; nothing known."""
+def test_heat_maps_share_one_scale(folder: Path) -> None:
+    """Runs of different lengths; zeros, which a logarithmic scale cannot show; unknown values."""
     long, short = read_runs([folder / "fedavg", folder / "fedbcgd"])
-    short = Run(short.label, short.folder, short.config, short.records[:3], short.partition)
+    short = replace(short, records=short.records[:3])
     values = {long.label: [[0.5, 0.0, 3.0]] * 6, short.label: [[None, 7.0, 1.0]] * 3}
     with drawing() as new:
-        for log, lowest in ((True, 0.5), (False, 0.0)):
-            figure = by_block(new, [long, short], lambda run: values[run.label], "x", log)
-            assert figure is not None
-            images = [axes.images[0] for axes in figure.axes if axes.images]
-            assert [(image.norm.vmin, image.norm.vmax) for image in images] == [(lowest, 7.0)] * 2
-            assert [image.get_array().shape for image in images] == [(3, 6), (3, 3)]
+        figure = figures.by_block(new, [long, short], lambda run: values[run.label], "x")
+        assert figure is not None
+        images = [axes.images[0] for axes in figure.axes if axes.images]
+        assert [(image.norm.vmin, image.norm.vmax) for image in images] == [(0.5, 7.0)] * 2
+        assert [image.get_array().shape for image in images] == [(3, 6), (3, 3)]
+        assert figures.by_block(new, [long, short], lambda _: [[None, 0.0]] * 3, "x") is None
+
+
+def test_a_run_has_the_same_colour_in_the_plot_and_on_the_page(folder: Path) -> None:
+    runs = read_runs([folder])
+    with drawing() as new:
+        plot = upload_figure(new, {run.label: run.records for run in runs}, 0.2, "subject")
+        page = [figures.accuracy(new, runs, 0.2), figures.loss(new, runs)]
+        bars = figures.uploads(new, runs)
+    styles = [_line_styles(axes) for figure in (plot, *page) for axes in figure.axes]
+    assert list(styles[0]) == ["FedAvg", "FedBCGD", "FedBCGD+"]
+    assert len(set(styles[0].values())) == 3
+    assert styles == [styles[0]] * 7
+    filled = {bar.get_label(): to_hex(bar.patches[0].get_facecolor()) for bar in bars.axes[0].containers}
+    assert filled == {label: colour for label, (colour, _) in styles[0].items()}
+
+
+def _line_styles(axes: Any) -> dict[str, tuple[str, str]]:
+    """Return colour and dash of the labelled lines."""
+    lines = [line for line in axes.lines if not line.get_label().startswith("_")]
+    return {line.get_label(): (to_hex(line.get_color()), line.get_linestyle()) for line in lines}
+
+
+def test_the_page_and_the_plot_state_the_same_conditions(page: Path, folder: Path) -> None:
+    (run, *_) = read_runs([folder])
+    text = conditions(run.config, run.records[0])
+    assert text == "mlp on digits, 20 clients, Dirichlet(0.3), 6 clients per round, seed 0"
+    assert f"<p>{text}.</p>" in page.read_text()
 
 
 def test_variants_keep_their_labels_and_their_order(tmp_path: Path) -> None:
@@ -200,9 +230,9 @@ def test_variants_keep_their_labels_and_their_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "words"),
     [
-        ("fedavg/rounds.jsonl", "rounds.jsonl, line 3, is not the record of a round"),
-        ("fedavg/partition.json", "partition.json is not the record of a partition; remove it"),
-        ("comparison.json", "comparison.json is not what `raybcgd compare` writes; restore or remove it"),
+        ("fedavg/rounds.jsonl", "rounds.jsonl, line 3, is not a round record"),
+        ("fedavg/partition.json", "partition.json is not a partition record; delete it"),
+        ("comparison.json", "comparison.json is not a comparison record; restore it, or delete it"),
     ],
 )
 def test_damaged_files_are_named(file: str, words: str, folder: Path, tmp_path: Path) -> None:
@@ -214,22 +244,33 @@ def test_damaged_files_are_named(file: str, words: str, folder: Path, tmp_path: 
     assert words in result.output
 
 
-def test_runs_of_the_same_method_are_told_apart(folder: Path, tmp_path: Path) -> None:
+def test_runs_of_the_same_method_get_different_labels(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "fedavg", tmp_path / "again")
     labels = [run.label for run in read_runs([folder / "fedavg", tmp_path / "again"])]
     assert labels == ["FedAvg (fedavg)", "FedAvg (again)"]
 
 
-def test_old_runs_without_the_newer_fields_are_shown_as_far_as_they_go(folder: Path, tmp_path: Path) -> None:
-    old = shutil.copytree(folder / "fedbcgd", tmp_path / "old")
-    (old / "partition.json").unlink()
-    lines = [json.loads(line) for line in (old / "rounds.jsonl").read_text().splitlines()]
+def test_figures_without_data_are_left_out(folder: Path, tmp_path: Path) -> None:
+    bare = shutil.copytree(folder / "fedbcgd", tmp_path / "bare")
+    (bare / "partition.json").unlink()
+    lines = [json.loads(line) for line in (bare / "rounds.jsonl").read_text().splitlines()]
     for line in lines:
-        del line["movement"], line["server_norms"]
-    (old / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert report(old).exit_code == 0
-    found = re.findall(r'<figure id="(\w+)">', (old / "report.html").read_text())
-    assert found == ["accuracy", "loss", "phases", "drift", "upload"]
+        line["blocks"]["movement"] = []
+        del line["blocks"]["server_norms"]
+    (bare / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert report(bare).exit_code == 0
+    found = re.findall(r'<figure id="(\w+)">', (bare / "report.html").read_text())
+    assert found == ["accuracy", "loss", "stages", "drift", "upload"]
+
+
+def test_a_run_of_an_older_version_is_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
+    old = shutil.copytree(folder / "fedbcgd", tmp_path / "old")
+    config = old / "config.toml"
+    config.write_text(re.sub(r"^version = .*\n", "", config.read_text(), flags=re.MULTILINE))
+    result = report(old)
+    assert result.exit_code == 2
+    assert "was written by another version of raybcgd" in result.output
+    assert len(result.output.strip().splitlines()) == 1
 
 
 def test_the_same_runs_give_the_same_page(folder: Path, tmp_path: Path) -> None:
@@ -242,20 +283,18 @@ def test_the_same_runs_give_the_same_page(folder: Path, tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["nowhere"], "nowhere holds no run"),
-        (["{folder}", "--target", "90"], "--target 90 is no accuracy"),
+        (["{folder}", "--target", "90"], "--target 90 is not an accuracy"),
         (["{folder}", "--out", "/proc/none/x.html"], "choose another --out"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(arguments: list[str], words: str, folder: Path) -> None:
+def test_an_error_is_one_line(arguments: list[str], words: str, folder: Path) -> None:
     result = report(*(argument.format(folder=folder) for argument in arguments))
     assert result.exit_code == 2
     assert words in result.output
     assert len(result.output.strip().splitlines()) == 1
 
 
-def test_tensorboard_is_asked_for_where_it_is_missing(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_tensorboard_is_named(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     result = report(folder, "--tensorboard", tmp_path)
     assert result.exit_code == 2
@@ -271,12 +310,14 @@ def test_tensorboard_gets_every_round(folder: Path, tmp_path: Path) -> None:
     events.Reload()
     log = list(RoundLog(folder / "fedbcgd/rounds.jsonl"))
     seen = [event.value for event in events.Scalars("quality/accuracy")]
-    assert seen == pytest.approx([record.accuracy for record in log])
+    assert seen == pytest.approx([record.quality.accuracy for record in log])
 
 
-def test_what_tensorboard_draws_is_numbers_of_the_record(folder: Path) -> None:
+def test_tensorboard_curves_are_fields_of_the_record(folder: Path) -> None:
     record = next(iter(RoundLog(folder / "fedbcgd_plus/rounds.jsonl")))
     curves = scalars(record)
-    assert curves["quality/accuracy"] == record.accuracy
-    assert curves["norm_v/shared"] == record.server_norms["v"][-1]
-    assert curves["time/train"] == record.phase_seconds["train"]
+    assert curves["quality/accuracy"] == record.quality.accuracy
+    assert curves["traffic/upload_d_total"] == record.traffic.upload_d_total
+    assert curves["blocks/server_norms/v/shared"] == record.blocks.server_norms["v"][-1]
+    assert curves["timing/stage_seconds/train"] == record.timing.stage_seconds["train"]
+    assert curves["clients/participants"] == len(record.participants)

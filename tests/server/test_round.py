@@ -13,7 +13,7 @@ from raybcgd import Config, RunError, run
 from raybcgd.algorithms import FedAvg
 from raybcgd.client.gradients import Shard
 from raybcgd.client.host import ClientHost
-from raybcgd.messages import Orders
+from raybcgd.messages import RoundOrders
 from raybcgd.plan.cohort import draw_cohort
 from raybcgd.problem import prepare
 from tests.conftest import small
@@ -23,7 +23,7 @@ def change_shard(monkeypatch: pytest.MonkeyPatch, client: int, change: Any) -> N
     """Have something happen where a client's data are loaded."""
     original = ClientHost._shard
 
-    def shard(self: ClientHost, number: int, orders: Orders) -> Shard:
+    def shard(self: ClientHost, number: int, orders: RoundOrders) -> Shard:
         loaded = original(self, number, orders)
         return change(loaded) if number == client else loaded
 
@@ -162,7 +162,7 @@ def test_algorithms_can_be_objects(out: Path) -> None:
 def test_a_round_in_which_nobody_takes_part_changes_nothing_and_is_recorded(out: Path) -> None:
     result = run(small(rounds=2, cohort={"deadline_seconds": 1e-9}), out=out)
     assert [len(record.dropped) for record in result.records] == [6, 6]
-    assert [(record.participants, record.train_loss, record.upload_bytes) for record in result.records] == [
-        ((), None, 0)
-    ] * 2
-    assert all(moved == 0 for record in result.records for moved in record.movement)
+    assert [
+        (record.participants, record.quality.train_loss, record.traffic.upload_bytes) for record in result.records
+    ] == [((), None, 0)] * 2
+    assert all(moved == 0 for record in result.records for moved in record.blocks.movement)

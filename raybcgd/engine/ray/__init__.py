@@ -1,1 +1,1 @@
-"""Client hosts and the coordinator as Ray actors."""
+"""The Ray engine: the coordinator and the client hosts as actors."""

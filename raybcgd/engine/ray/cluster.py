@@ -1,4 +1,4 @@
-"""[Ray] Joining a cluster, or starting one on this machine."""
+"""[Ray] Join a cluster, or start one on this machine."""
 
 import contextlib
 import logging
@@ -13,8 +13,6 @@ import ray
 from raybcgd.engine.session import Announcer
 from raybcgd.errors import ConfigError
 
-_CONNECT_SECONDS = 5.0
-
 
 @contextlib.contextmanager
 def cluster(address: str | None, announce: Announcer = lambda _: None) -> Iterator[None]:
@@ -22,20 +20,20 @@ def cluster(address: str | None, announce: Announcer = lambda _: None) -> Iterat
     if ray.is_initialized():
         yield
         return
-    # Without an address Ray would join any cluster that it finds on this machine.
+    # Without an address, Ray joins any cluster that it finds on this machine.
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     announce("starting Ray" if address == "local" else "joining the Ray cluster")
     if address not in ("auto", "local"):
         _check_reachable(address)
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray warns until it is set
-    os.environ.setdefault("RAY_preload_python_modules", "torch")  # workers import it before they are needed
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray warns if it is not set
+    os.environ.setdefault("RAY_preload_python_modules", "torch")  # so that hosts start faster
     logging.getLogger("ray").setLevel(logging.ERROR)
     try:
-        with _interrupt_later():
+        with _interrupts_delayed():
             _join(address)
         yield
     finally:
-        with _interrupt_later():
+        with _interrupts_delayed():
             ray.shutdown()
 
 
@@ -49,14 +47,28 @@ def _join(address: str) -> None:
             configure_logging=False,
         )
     except ConnectionError as error:
-        raise ConfigError(
-            f"hosts.address = {address!r}: no Ray cluster answers ({error}); start one, or unset it"
-        ) from None
+        raise _no_answer(address, error) from None
+
+
+def _check_reachable(address: str) -> None:
+    """Raise if nothing listens at an address. Ray itself would retry for minutes."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5.0).close()
+    except (OSError, ValueError) as error:
+        raise _no_answer(address, error) from None
+
+
+def _no_answer(address: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"hosts.address = {address!r}: no Ray cluster answers ({error}); start one, or unset hosts.address and "
+        "RAY_ADDRESS to start one on this machine"
+    )
 
 
 @contextlib.contextmanager
-def _interrupt_later() -> Iterator[None]:
-    """Delay Ctrl-C to the end of the block: while Ray starts or stops, it would leave processes behind."""
+def _interrupts_delayed() -> Iterator[None]:
+    """Delay Ctrl-C until the block ends. While Ray starts or stops, it would leave processes behind."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -68,18 +80,6 @@ def _interrupt_later() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
     if pressed:
         raise KeyboardInterrupt
-
-
-def _check_reachable(address: str) -> None:
-    # Ray itself retries a dead address for minutes.
-    host, _, port = address.rpartition("://")[2].rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"hosts.address = {address!r}: no Ray cluster answers ({error}); start one, or unset hosts.address "
-            "and RAY_ADDRESS to start one on this machine"
-        ) from None
 
 
 def node_resources() -> list[dict[str, float]]:

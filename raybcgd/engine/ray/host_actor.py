@@ -1,7 +1,5 @@
-"""[Ray] A client host as an actor, pinned to its share of a device by Ray."""
+"""[Ray] The client host as an actor on its share of a device."""
 
-import logging
-import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,48 +12,39 @@ from raybcgd.messages import ClientTask, Outcome, Piece, RoundOrders, Score
 from raybcgd.problem import Data, Problem
 from raybcgd.record.states import StateFolder
 
-log = logging.getLogger(__name__)
-
 
 class HostPlace(NamedTuple):
     """Where a host runs."""
 
     node: str
-    pid: int
-    device: str
     gpus: tuple[str, ...]
-    """The GPUs that Ray has given it a share of."""
+    """The GPUs that it has a share of."""
     sees_states: bool
-    """Whether the folder of the clients' states, which the coordinator has made, is there."""
-
-
-def host_device(on_accelerator: bool) -> torch.device:
-    """The device that Ray has given this process; a CPU where the GPU is only a logical one."""
-    if on_accelerator and torch.accelerator.is_available():
-        return torch.accelerator.current_accelerator() or torch.device("cpu")
-    return torch.device("cpu")
+    """Whether it can reach the folder of the client states, which the coordinator created."""
 
 
 @ray.remote(max_restarts=0, max_task_retries=0)
 class HostActor:
-    """A client host. It dies with its process: the pool starts another one and has lost work done again."""
+    """A client host. Ray does not restart it: the pool starts a new one and repeats the lost tasks."""
 
     def __init__(self, problem: Problem, data: Data, state_address: str) -> None:
         torch.set_num_threads(1)
-        self._gpus = tuple(ray.get_runtime_context().get_accelerator_ids().get("GPU", ()))
-        self._device = host_device(bool(self._gpus))
-        self._sees_states = StateFolder(state_address).seen
-        self._host = ClientHost(problem, data, state_address, self._device)
+        context = ray.get_runtime_context()
+        gpus = tuple(context.get_accelerator_ids().get("GPU", ()))
+        self._place = HostPlace(context.get_node_id(), gpus, StateFolder(state_address).seen)
+        # A logical GPU has no device: such a host runs on the CPU.
+        on_gpu = bool(gpus) and torch.accelerator.is_available()
+        device = torch.accelerator.current_accelerator() if on_gpu else None
+        self._host = ClientHost(problem, data, state_address, device or torch.device("cpu"))
 
     def place(self) -> HostPlace:
-        """Answer that the host is up, and where."""
-        node = ray.get_runtime_context().get_node_id()
-        return HostPlace(node, os.getpid(), str(self._device), self._gpus, self._sees_states)
+        """Return where the host runs, which also tells that it is up."""
+        return self._place
 
     def train(self, tasks: Sequence[ClientTask], down: Mapping[str, np.ndarray], orders: RoundOrders) -> list[Outcome]:
-        """Do tasks; see `ClientHost.train`."""
+        """Run tasks; see `ClientHost.train`."""
         return self._host.train(tasks, down, orders)
 
-    def evaluate(self, parts: Sequence[Piece], models: Sequence[np.ndarray]) -> list[Score]:
-        """Judge models on pieces of the test data."""
-        return [self._host.evaluate(part, models[part.model]) for part in parts]
+    def evaluate(self, pieces: Sequence[Piece], models: Sequence[np.ndarray]) -> list[Score]:
+        """Evaluate models on pieces of the test data."""
+        return [self._host.evaluate(piece, models[piece.model]) for piece in pieces]

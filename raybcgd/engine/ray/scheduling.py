@@ -1,61 +1,60 @@
-"""Dealing a round's tasks to hosts: largest first, to a client's home unless that host would be the bottleneck."""
+"""Schedule tasks: largest first, and on the client's home host unless that host would be the bottleneck."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
 
 from raybcgd.messages import ClientTask
 
-_SLACK = 0.05
-"""A client stays at home while that makes its host at most this share of a fair load busier than the idlest."""
+_HOME_SLACK = 0.05
+"""A client stays home while that host is busier than the least busy one by at most this share of the mean load."""
 _CHUNK_SECONDS = 0.2
-"""A call costs some milliseconds, and a small stack of clients nearly as much as a large one."""
+"""Minimum work per call: a call costs some milliseconds, and a small stack takes almost as long as a large one."""
 _CHUNK_CLIENTS = 32
-"""No smaller chunks than this where clients are trained in stacks."""
+"""Minimum clients per call if clients are trained in stacks."""
 
 
-class Times:
-    """Predicted seconds of clients' work, from what was measured."""
+class TaskTimes:
+    """Predicted time per client task, from measured times."""
 
     def __init__(self) -> None:
-        self._rates: dict[int, float] = {}
-        self._rate: float | None = None
+        self._step_seconds: dict[int, float] = {}
+        self._mean_step_seconds: float | None = None
 
     def predict(self, client: int, steps: int) -> float:
-        """Seconds for a client; before anything was measured, its steps, which are right up to a factor."""
-        return steps * self._rates.get(client, 1.0 if self._rate is None else self._rate)
+        """Return the expected seconds of a task; before the first measurement, its number of steps."""
+        mean = self._mean_step_seconds
+        return steps * self._step_seconds.get(client, 1.0 if mean is None else mean)
 
-    def measured(self, client: int, steps: int, seconds: float) -> None:
-        """Remember how long a client took a step, smoothing out noise."""
-        rate = seconds / steps
-        self._rates[client] = 0.5 * self._rates.get(client, rate) + 0.5 * rate
-        self._rate = rate if self._rate is None else 0.9 * self._rate + 0.1 * rate
+    def add(self, client: int, steps: int, seconds: float) -> None:
+        """Add a measurement to the moving averages of the client and of all clients."""
+        rate, mean = seconds / steps, self._mean_step_seconds
+        self._step_seconds[client] = 0.5 * self._step_seconds.get(client, rate) + 0.5 * rate
+        self._mean_step_seconds = rate if mean is None else 0.9 * mean + 0.1 * rate
 
     @property
-    def known(self) -> bool:
-        """Whether predictions are in seconds already."""
-        return self._rate is not None
+    def in_seconds(self) -> bool:
+        """Whether predictions are in seconds, not in steps."""
+        return self._mean_step_seconds is not None
 
 
-class Deal:
-    """The tasks of a round that have not been handed out, each in the queue of a host."""
+class TaskQueues:
+    """The tasks of a round that wait for a call, one queue per host."""
 
-    def __init__(self, hosts: Iterable[int], fixed: bool, stack: int) -> None:
-        self._queues: dict[int, deque[tuple[ClientTask, float]]] = {host: deque() for host in hosts}
-        self._fixed = fixed
-        self._least = max(1, min(stack, _CHUNK_CLIENTS))
-        self._fair = 0.0
+    def __init__(self, fixed_homes: bool, stack: int) -> None:
+        self._queues: dict[int, deque[tuple[ClientTask, float]]] = {}
+        self._fixed_homes = fixed_homes
+        self._min_clients = max(1, min(stack, _CHUNK_CLIENTS))
 
-    def place(self, tasks: Sequence[ClientTask], seconds: Sequence[float], homes: dict[int, int]) -> int:
-        """Queue tasks, largest first, and update the clients' homes. Returns how many clients moved."""
-        loads = {host: sum(s for _, s in queue) for host, queue in self._queues.items()}
-        self._fair = (sum(loads.values()) + sum(seconds)) / len(self._queues)
+    def assign(self, tasks: Sequence[ClientTask], seconds: Sequence[float], homes: dict[int, int]) -> int:
+        """Queue tasks on hosts, largest first. Update the clients' homes and return how many clients moved."""
+        loads = {host: _load(queue) for host, queue in self._queues.items()}
+        mean_load = (sum(loads.values()) + sum(seconds)) / len(self._queues)
         moved = 0
-        order = sorted(range(len(tasks)), key=lambda k: (-seconds[k], tasks[k].client))
-        for k in order:
+        for k in sorted(range(len(tasks)), key=lambda k: (-seconds[k], tasks[k].client)):
             task, cost = tasks[k], seconds[k]
             idlest = min(loads, key=lambda host: (loads[host], host))
             home = homes.get(task.client)
-            stays = home in loads and (self._fixed or loads[home] <= loads[idlest] + _SLACK * self._fair)
+            stays = home in loads and (self._fixed_homes or loads[home] <= loads[idlest] + _HOME_SLACK * mean_load)
             host = home if stays and home is not None else idlest
             moved += home is not None and home != host
             homes[task.client] = host
@@ -63,41 +62,40 @@ class Deal:
             self._queues[host].append((task, cost))
         return moved
 
-    def join(self, host: int) -> None:
-        """A new host can take work."""
+    def add_host(self, host: int) -> None:
+        """Add an empty queue for a host, if it has none."""
         self._queues.setdefault(host, deque())
 
-    def leave(self, host: int) -> list[ClientTask]:
-        """A host is gone; its tasks come back."""
+    def remove_host(self, host: int) -> list[ClientTask]:
+        """Remove a lost host and return its tasks."""
         return [task for task, _ in self._queues.pop(host, ())]
 
-    def next_chunk(self, host: int, in_seconds: bool) -> list[ClientTask]:
-        """The next tasks for a host, its own or, when it has none left, some of the busiest host's.
-
-        Chunks shrink towards the end of the round, so that hosts finish together.
-        """
+    def take_chunk(self, host: int, in_seconds: bool) -> list[ClientTask]:
+        """Take the next tasks for a host: its own, or some of the busiest host's if its queue is empty."""
         queue = self._queues[host]
-        if queue:
-            aim = max(sum(s for _, s in queue) / 3, _CHUNK_SECONDS if in_seconds else 0.0)
-            return self._pop(queue, aim, from_front=True)
-        if self._fixed:
+        if queue:  # chunks shrink towards the end of the round, so that all hosts finish together
+            return self._take(queue, max(_load(queue) / 3, _CHUNK_SECONDS if in_seconds else 0.0), from_front=True)
+        if self._fixed_homes:
             return []
-        busiest = max(self._queues.values(), key=lambda q: sum(s for _, s in q))
-        left = sum(s for _, s in busiest)
-        if len(busiest) <= self._least or (in_seconds and left < _CHUNK_SECONDS):
+        busiest = max(self._queues.values(), key=_load)
+        if len(busiest) <= self._min_clients or (in_seconds and _load(busiest) < _CHUNK_SECONDS):
             return []
-        return self._pop(busiest, left / 3, from_front=False)
+        return self._take(busiest, _load(busiest) / 3, from_front=False)
 
-    def _pop(self, queue: deque[tuple[ClientTask, float]], aim: float, from_front: bool) -> list[ClientTask]:
+    def _take(self, queue: deque[tuple[ClientTask, float]], target: float, from_front: bool) -> list[ClientTask]:
         chunk: list[ClientTask] = []
         load = 0.0
-        while queue and (len(chunk) < self._least or load < aim):
+        while queue and (len(chunk) < self._min_clients or load < target):
             task, cost = queue.popleft() if from_front else queue.pop()
             chunk.append(task)
             load += cost
         return chunk
 
     @property
-    def left(self) -> int:
-        """Jobs that have not been handed out."""
+    def num_waiting(self) -> int:
+        """Number of tasks in all queues."""
         return sum(len(queue) for queue in self._queues.values())
+
+
+def _load(queue: Iterable[tuple[ClientTask, float]]) -> float:
+    return sum(cost for _, cost in queue)

@@ -1,0 +1,191 @@
+"""[Ray] The client hosts of a run: start, replace, scale and stop them."""
+
+import itertools
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, ObjectLostError, RayActorError
+
+from raybcgd.engine.ray.cluster import node_resources
+from raybcgd.engine.ray.host_actor import HostActor, HostPlace
+from raybcgd.engine.ray.placement import describe_resources, host_count, host_needs, useful_hosts
+from raybcgd.errors import ConfigError, RunError, last_line
+from raybcgd.messages import ClientTask, HostLoad
+from raybcgd.problem import Problem
+from raybcgd.record.states import StateFolder
+
+LOST = (RayActorError, ActorUnavailableError, ActorUnschedulableError, ObjectLostError)
+"""What a call raises if its host is lost."""
+_NODE_CHECK_SECONDS = 1.0
+"""Time between two checks for new nodes."""
+_KEEP_ROUNDS = 10
+"""Rounds for which an idle host is kept. Cohorts differ, and a new host takes long to start."""
+
+
+@dataclass
+class Host:
+    """A client host that is up or, while `place` is None, starting."""
+
+    slot: int
+    """Stays the same when a lost host is replaced."""
+    actor: Any
+    ready: Any
+    """Reference of the call that returns `place`."""
+    place: HostPlace | None = None
+    load: HostLoad = field(default_factory=HostLoad)
+    calls: dict[Any, list[ClientTask]] = field(default_factory=dict)
+    """Training calls in flight and their tasks."""
+
+
+class HostGroup:
+    """The hosts of a run by number. A replacement keeps the slot and gets a new number."""
+
+    def __init__(self, problem: Problem, data_ref: Any, state_address: str) -> None:
+        self._problem, self._data_ref, self._state_address = problem, data_ref, state_address
+        self._config = problem.config.hosts
+        if problem.keeps_state:
+            StateFolder(state_address).make()
+        nodes = node_resources()
+        self._needs = host_needs(self._config, nodes)
+        self._wanted = host_count(self._config, self._needs, nodes, problem.cohort_size, problem.clients)
+        self.fixed_homes = self._config.clients_per_host is not None
+        self.all: dict[int, Host] = {}
+        self.in_slot: dict[int, int] = {}
+        self.restarted = 0
+        self._numbers = itertools.count()
+        self._failed_starts: Counter[int] = Counter()
+        self._recently_useful: deque[int] = deque(maxlen=_KEEP_ROUNDS)
+        self._nodes_checked = time.monotonic()
+        if self._config.max_count is None or self.fixed_homes:  # else the first round decides how many to start
+            for slot in range(self._wanted):
+                self._start(slot)
+            self.wait_for_any()
+
+    def _start(self, slot: int) -> None:
+        number = next(self._numbers)
+        run_id = ray.get_runtime_context().get_actor_id() or "driver"
+        options = HostActor.options(  # type: ignore[attr-defined]
+            name=f"raybcgd-{run_id[:12]}-host-{number}",  # shown in Ray's dashboard
+            num_gpus=self._needs.num_gpus,
+            num_cpus=self._needs.num_cpus,
+            scheduling_strategy="SPREAD",
+        )
+        actor = options.remote(self._problem, self._data_ref, self._state_address)
+        self.all[number] = Host(slot, actor, actor.place.remote())
+        self.in_slot[slot] = number
+
+    def up(self) -> list[int]:
+        """Return the hosts that are up."""
+        return [number for number, host in self.all.items() if host.place is not None]
+
+    def starting(self) -> dict[Any, int]:
+        """Return the hosts that are starting, by the reference to wait for."""
+        return {host.ready: number for number, host in self.all.items() if host.place is None}
+
+    def wait_for_any(self) -> None:
+        """Wait until at least one host is up."""
+        deadline = time.monotonic() + self._config.start_timeout
+        while not self.up():
+            starting = self.starting()
+            done, _ = ray.wait(list(starting), timeout=max(0.0, deadline - time.monotonic()))
+            if not done:
+                raise self.start_timeout_error()
+            for ref in done:
+                self.finish_start(starting[ref])
+
+    def start_timeout_error(self) -> RunError:
+        total, free = ray.cluster_resources(), ray.available_resources()  # type: ignore[no-untyped-call]
+        return RunError(
+            f"no host started within hosts.start_timeout_seconds = {self._config.start_timeout:g}: each asks for "
+            f"{self._needs.describe()}, and the cluster has {describe_resources(total)}, of which "
+            f"{describe_resources(free)} are free; raise hosts.start_timeout_seconds, or use fewer or smaller hosts"
+        )
+
+    def finish_start(self, number: int) -> bool:
+        """Mark a host as up. If it died while it started, replace it and return False."""
+        host = self.all[number]
+        try:
+            host.place = ray.get(host.ready)
+        except LOST as error:
+            # Per slot: if a node leaves while its hosts start, all of them fail, and that counts as one failure.
+            self._failed_starts[host.slot] += 1
+            if self._failed_starts[host.slot] > (limit := self._config.max_retries):
+                cause = last_line(error)
+                raise RunError(f"a host failed to start more than hosts.max_retries = {limit} times: {cause}") from None
+            self.replace(number)
+            return False
+        if self._problem.keeps_state and not host.place.sees_states:
+            raise ConfigError(
+                f"a host on another machine cannot reach {self._state_address}, where clients keep their states; set "
+                "checkpoint.address to a place that every node can reach, such as s3://bucket/path or a shared folder"
+            )
+        self._failed_starts.clear()
+        return True
+
+    def replace(self, number: int) -> list[ClientTask]:
+        """Start a host in place of a lost one and return the lost tasks."""
+        host = self.all.pop(number)
+        ray.kill(host.actor)  # if it is unreachable instead of dead, it would keep its resources
+        self.restarted += 1
+        self._start(host.slot)
+        return [task for tasks in host.calls.values() for task in tasks]
+
+    def replace_dead(self) -> None:
+        """Replace the hosts that died while no call waited for them."""
+        for number in self.up():
+            try:
+                ray.get(self.all[number].actor.place.remote())
+            except LOST:
+                self.replace(number)
+
+    def scale(self, steps: Sequence[int]) -> None:
+        """Scale the hosts to what this round can use, up to the cluster's capacity or `max_count`."""
+        if self._config.max_count is None:
+            self._fill_new_nodes()
+        elif not self.fixed_homes:
+            self._recently_useful.append(useful_hosts(steps, self._problem.stack))
+            target = min(self._config.max_count, max(self._recently_useful))
+            # The autoscaler adds nodes for pending actors. Ray's request_resources would not do: it holds one request
+            # for the whole cluster, so two runs would overwrite each other's.
+            for _ in range(target - len(self.all)):
+                self._start(max(self.in_slot, default=-1) + 1)
+            if len(self._recently_useful) == _KEEP_ROUNDS:
+                self._release(len(self.all) - target)
+
+    def _fill_new_nodes(self) -> None:
+        if self._config.count is not None or time.monotonic() - self._nodes_checked < _NODE_CHECK_SECONDS:
+            return
+        self._nodes_checked = time.monotonic()
+        room = sum(self._needs.capacity(node) for node in node_resources())
+        limit = self._wanted if self.fixed_homes else self._problem.cohort_size
+        for _ in range(min(room, limit) - len(self.all)):
+            self._start(max(self.in_slot) + 1)
+
+    def _release(self, count: int) -> None:
+        """Stop hosts: first those without a node, then those on the node with the fewest, so that nodes can leave."""
+        for _ in range(count):
+            per_node = Counter(host.place.node for host in self.all.values() if host.place is not None)
+            number = min(self.all, key=lambda n: per_node[place.node] if (place := self.all[n].place) else 0)
+            host = self.all.pop(number)
+            del self.in_slot[host.slot]
+            if host.place is None:
+                ray.kill(host.actor)
+            else:
+                host.actor.__ray_terminate__.remote()  # it first finishes an evaluation in progress
+
+    def cancel_calls(self) -> None:
+        """Cancel the calls that a round left behind at its deadline."""
+        for host in self.all.values():
+            for ref in host.calls:
+                ray.cancel(ref)
+            host.calls.clear()
+
+    def stop(self) -> None:
+        """Stop all hosts."""
+        for host in self.all.values():
+            ray.kill(host.actor)
+        self.all.clear()

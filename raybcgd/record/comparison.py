@@ -1,0 +1,39 @@
+"""`comparison.json`: the results of a comparison."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from raybcgd.errors import ConfigError
+from raybcgd.record.summary import Standing
+from raybcgd.section import Section
+from raybcgd.storage import write_atomic
+
+
+class ComparisonRecord(Section):
+    """The target accuracy and one `Standing` per run, in order."""
+
+    target: float
+    runs: tuple[dict[str, Any], ...]
+
+    @property
+    def labels(self) -> list[str]:
+        """The runs' labels, in order."""
+        return [str(run.get("label", "")) for run in self.runs]
+
+
+def write_comparison(folder: Path, standings: Iterable[Standing], target: float) -> None:
+    """Write the `comparison.json` of a folder."""
+    record = ComparisonRecord(target=target, runs=tuple(line._asdict() for line in standings))
+    write_atomic(folder / "comparison.json", record.model_dump_json(indent=2) + "\n")
+
+
+def read_comparison(folder: Path) -> ComparisonRecord | None:
+    """Read the `comparison.json` of a folder; None if there is none."""
+    file = folder / "comparison.json"
+    try:
+        return ComparisonRecord.model_validate_json(file.read_bytes()) if file.exists() else None
+    except ValidationError:
+        raise ConfigError(f"{file} is not a comparison record; restore it, or delete it") from None
