@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 from raybcgd.algorithms.settings import ALGORITHMS
 from raybcgd.cli import app
-from raybcgd.cli.settings import own_settings, tables
+from raybcgd.cli.list_settings import own_settings, tables
 from raybcgd.record.rounds import RoundLog
 
 SMALL: dict[str, Any] = {
@@ -145,9 +145,6 @@ def test_version() -> None:
 @pytest.mark.parametrize("arguments", [("train",), ("train", "a.toml", "--nonsense"), ("nonsense",)])
 def test_wrong_usage_exits_with_2(arguments: tuple[str, ...]) -> None:
     assert raybcgd(*arguments).exit_code == 2
-
-
-# Wrong configs
 
 
 def assert_refused(result: Result, *parts: str) -> None:
@@ -299,7 +296,7 @@ def test_a_truncated_parquet_file_is_named(config: Path, tmp_path: Path) -> None
 
 def test_an_image_of_another_size_is_refused(config: Path, tmp_path: Path) -> None:
     parquet(tmp_path / "d", [0, 1] * 20, [8] * 39 + [9])
-    assert_refused(train_on(tmp_path / "d", config), "9 x 9", "8 x 8", "data.image_size")
+    assert_refused(train_on(tmp_path / "d", config), "(9, 9)", "(8, 8)", "data.image_size")
 
 
 def test_a_diverging_run_exits_with_1(config: Path, out: Path) -> None:
@@ -328,7 +325,7 @@ def test_the_readme_lists_every_method() -> None:
 
 
 def test_settings_lists_every_setting_with_its_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raybcgd.cli.settings.out", Console(file=(written := io.StringIO()), width=300))
+    monkeypatch.setattr("raybcgd.cli.list_settings.out", Console(file=(written := io.StringIO()), width=300))
     assert raybcgd("settings").exit_code == 0
     shown = written.getvalue()
     for name, kind in tables():

@@ -43,7 +43,7 @@ def interrupt(config: Path, out: Path, *settings: str, whole_group: bool) -> tup
     """Press Ctrl-C in the fifth round of a run. Return exit code, standard error, seconds, and processes left."""
     mark = f"raybcgd-test-{time.time_ns()}"
     given = [part for text in ("rounds=1000000", *settings) for part in ("--set", text)]
-    code = "from raybcgd.cli import main; main"
+    code = "from raybcgd.cli import main; main()"
     process = subprocess.Popen(
         [sys.executable, "-c", code, "train", str(config), "--out", str(out), *given],
         env={**os.environ, "RAYBCGD_TEST_MARK": mark},

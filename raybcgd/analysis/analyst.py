@@ -13,7 +13,7 @@ from raybcgd.analysis.cka import mean_similarity, model_cka
 from raybcgd.analysis.conformal import Conformal, conformal, probabilities_of
 from raybcgd.analysis.settings import AnalysisConfig
 from raybcgd.client.host import ClientHost
-from raybcgd.config import load_config
+from raybcgd.config import load_run_config
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.normalise import normalise
 from raybcgd.errors import ConfigError
@@ -35,7 +35,7 @@ def analyse_run(
     dataset: Dataset | None = None,
 ) -> dict[str, Any]:
     """Analyse the run in a folder. Pass the same module and data set as to `run`, if any."""
-    config = load_config(RunFolder(Path(folder)).config)
+    config = load_run_config(RunFolder(Path(folder)))
     problem, data = prepare(config, module, dataset)
     return Analyst(problem, data, RunFolder(Path(folder))).report(settings or config.analysis or AnalysisConfig())
 

@@ -9,10 +9,10 @@ import typer
 
 from raybcgd.cli.blocks import blocks
 from raybcgd.cli.data import data
+from raybcgd.cli.list_settings import settings
 from raybcgd.cli.methods import methods
 from raybcgd.cli.report import report
 from raybcgd.cli.runs import compare, resume, sweep, train
-from raybcgd.cli.settings import settings
 from raybcgd.cli.shared import out
 from raybcgd.cli.submit import submit
 from raybcgd.record.summary import own_version

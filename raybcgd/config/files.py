@@ -90,7 +90,7 @@ def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _still_valid(table: str, under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a table that stay when others are set on top: another method, say, has other settings."""
+    """Return the settings of a table that remain valid under new ones. Another method, for example, has others."""
     kept = dict(under)
     choice = CHOICES.get(table)
     if choice is not None and choice.key in over:
@@ -103,9 +103,9 @@ def _still_valid(table: str, under: Mapping[str, Any], over: Mapping[str, Any]) 
 
 
 def tables_of(section: Section) -> dict[str, Any]:
-    """Return the settings that were given, as nested tables for `make_config`. Python objects stay as they are."""
+    """Return the settings that were set explicitly, as tables for `make_config`. Python objects are kept."""
     tables: dict[str, Any] = {}
-    for name in section.model_fields_set:
+    for name in (name for name in type(section).model_fields if name in section.model_fields_set):
         value = getattr(section, name)
         if isinstance(value, Section):
             choice = {CHOICES[name].key: type(value)} if name in CHOICES else {}
@@ -129,7 +129,7 @@ def override(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, A
 
 
 def assign(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of nested tables with settings assigned, which have keys such as "algorithm.lr"."""
+    """Return a copy of nested tables with settings assigned. Their keys are paths such as "algorithm.lr"."""
     result = _deep_copy(values)
     tables: dict[str, dict[str, Any]] = {}
     for key, value in settings.items():

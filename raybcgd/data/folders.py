@@ -6,20 +6,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from raybcgd.data.dataset import Dataset, Labels, Split, channel_statistics
-from raybcgd.data.images import Encoded, same_channels, stack
+from raybcgd.data.dataset import Dataset
+from raybcgd.data.images import Encoded, EncodedSplit, decode_dataset
 from raybcgd.data.split import hold_out
 from raybcgd.errors import ConfigError, first_line
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
 TEST_FOLDERS = ("test", "val", "valid", "validation")
 
-
-class Files(NamedTuple):
-    """The image files of a split and their labels."""
-
-    paths: list[Path]
-    labels: Labels
+Files = list[tuple[Path, int]]
+"""Image files and their labels."""
 
 
 class Listing(NamedTuple):
@@ -30,13 +26,13 @@ class Listing(NamedTuple):
     test: Files
 
 
-def load_listing(listing: Listing, name: str, image_size: int | None, classes: int | None = None) -> Dataset:
+def load_listing(listing: Listing, name: str, image_size: int | None, classes: int | None) -> Dataset:
     """Decode all images of a listing."""
-    parts = [stack(read_files(files.paths), len(files.paths), image_size) for files in (listing.train, listing.test)]
-    train, test = same_channels(*parts)
-    mean, std = channel_statistics(train, 255.0)
-    splits = Split(train, listing.train.labels), Split(test, listing.test.labels)
-    return Dataset(name, *splits, classes or max(len(listing.names), 2), 255.0, mean, std)
+    train, test = (
+        EncodedSplit(read_files(files), np.array([label for _, label in files], dtype=np.int64))
+        for files in (listing.train, listing.test)
+    )
+    return decode_dataset(name, train, test, image_size, classes or max(len(listing.names), 2))
 
 
 def list_image_folder(root: Path) -> Listing:
@@ -45,25 +41,21 @@ def list_image_folder(root: Path) -> Listing:
     Labels number the class names in alphabetical order. In the second layout, every fifth image of each class, in
     file name order, is test data.
     """
-    _check_folder(root)
-    if (root / "train").is_dir():
-        names = _class_names(root / "train")
-        test_folder = next((root / t for t in TEST_FOLDERS if (root / t).is_dir()), None)
-        if test_folder is None:
-            raise ConfigError(f"data.root: {root} has train/ but no test/ (or val/) folder; add one")
-        unknown = sorted(set(_class_names(test_folder)) - set(names))
-        if unknown:
-            raise ConfigError(
-                f"data.root: the class {test_folder / unknown[0]} is missing in train/; add it there or remove it"
-            )
-        return Listing(names, _class_files(root / "train", names), _class_files(test_folder, names))
-    names = _class_names(root)
-    paths, labels = _class_files(root, names)
-    train, test = hold_out(labels)
-    if len(test) == 0:
-        raise ConfigError(f"data.root: no class of {root} has the 5 images that a test split needs; add some")
-    pick = np.array(paths, dtype=object)
-    return Listing(names, Files(list(pick[train]), labels[train]), Files(list(pick[test]), labels[test]))
+    if not (root / "train").is_dir():
+        names = _class_names(root)
+        files = _class_files(root, names)
+        train, test = hold_out(np.array([label for _, label in files]))
+        if len(test) == 0:
+            raise ConfigError(f"data.root: no class of {root} has the 5 images that a test split needs; add some")
+        return Listing(names, [files[i] for i in train], [files[i] for i in test])
+    names = _class_names(root / "train")
+    test_folder = next((root / name for name in TEST_FOLDERS if (root / name).is_dir()), None)
+    if test_folder is None:
+        raise ConfigError(f"data.root: {root} has train/ but no test/ (or val/) folder; add one")
+    for name in _class_names(test_folder):
+        if name not in names:
+            raise ConfigError(f"data.root: the class {test_folder / name} is missing in train/; add or remove it")
+    return Listing(names, _class_files(root / "train", names), _class_files(test_folder, names))
 
 
 def list_tiny_imagenet(root: Path) -> Listing:
@@ -71,49 +63,36 @@ def list_tiny_imagenet(root: Path) -> Listing:
 
     The published test folder has no labels, so the validation split is the test data, as is usual.
     """
-    _check_folder(root)
-    if not (root / "train").is_dir():
-        raise ConfigError(f"data.root: {root} has no train/ folder; point it to the unpacked tiny-imagenet-200")
     names = _class_names(root / "train")
-    train = _class_files(root / "train", names, inside="images")
     annotations = root / "val" / "val_annotations.txt"
     try:
         lines = annotations.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"data.root: cannot read {annotations} ({first_line(error)}); point it to the unpacked tiny-imagenet-200"
-        ) from error
-    label_of = {name: label for label, name in enumerate(names)}
-    paths, labels = [], []
+        problem = f"cannot read {annotations} ({first_line(error)})"
+        raise ConfigError(f"data.root: {problem}; point it to the unpacked tiny-imagenet-200") from error
+    test = []
     for number, line in enumerate(lines, 1):
-        fields = line.split("\t")
-        if len(fields) < 2 or fields[1] not in label_of:
-            raise ConfigError(
-                f"data.root: line {number} of {annotations} names no class of train/; unpack tiny-imagenet-200 again"
-            )
-        paths.append(root / "val" / "images" / fields[0])
-        labels.append(label_of[fields[1]])
-    if not paths:
-        raise ConfigError(f"data.root: {annotations} is empty; unpack tiny-imagenet-200 again")
-    return Listing(names, train, Files(paths, np.array(labels, dtype=np.int64)))
+        file, wnid, *_ = [*line.split("\t"), ""]
+        if wnid not in names:
+            raise ConfigError(f"data.root: line {number} of {annotations} names no class of train/; unpack it again")
+        test.append((root / "val" / "images" / file, names.index(wnid)))
+    if not test:
+        raise ConfigError(f"data.root: {annotations} is empty; unpack it again")
+    return Listing(names, _class_files(root / "train", names, "images"), test)
 
 
-def read_files(paths: list[Path]) -> Iterator[Encoded]:
+def read_files(files: Files) -> Iterator[Encoded]:
     """Yield the files' bytes one at a time."""
-    for path in paths:
+    for path, _ in files:
         try:
-            data = path.read_bytes()
+            yield Encoded(path.read_bytes(), str(path))
         except OSError as error:
             raise ConfigError(f"data.root: cannot read {path} ({first_line(error)}); restore or remove it") from error
-        yield Encoded(data, str(path))
-
-
-def _check_folder(root: Path) -> None:
-    if not root.is_dir():
-        raise ConfigError(f"data.root: no such folder: {root}; point it to a folder of images")
 
 
 def _class_names(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        raise ConfigError(f"data.root: no such folder: {folder}; point it to a folder of images")
     names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not names:
         raise ConfigError(f"data.root: {folder} has no class folders; put the images in one sub-folder per class")
@@ -122,12 +101,10 @@ def _class_names(folder: Path) -> list[str]:
 
 def _class_files(folder: Path, names: list[str], inside: str = "") -> Files:
     """List the images class by class, sorted by name."""
-    paths: list[Path] = []
-    labels: list[int] = []
+    files: Files = []
     for label, name in enumerate(names):
-        found = sorted(path for path in (folder / name / inside).rglob("*") if path.suffix.lower() in SUFFIXES)
-        paths += found
-        labels += [label] * len(found)
-    if not paths:
+        paths = sorted((folder / name / inside).rglob("*"))
+        files += [(path, label) for path in paths if path.suffix.lower() in SUFFIXES]
+    if not files:
         raise ConfigError(f"data.root: the class folders of {folder} hold no images; add JPEG or PNG files")
-    return Files(paths, np.array(labels, dtype=np.int64))
+    return files

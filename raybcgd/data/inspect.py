@@ -8,8 +8,6 @@ import numpy as np
 from raybcgd.data.dataset import Dataset, Labels
 from raybcgd.data.partition import Ints, Partition
 
-MAX_CLIENTS_SHOWN = 200
-
 
 class Line(NamedTuple):
     """A table row: name and value."""
@@ -56,9 +54,9 @@ def label_counts(targets: Labels, classes: int, partition: Partition) -> Ints:
     return np.bincount(cells, minlength=len(partition) * classes).reshape(len(partition), classes)
 
 
-def shown_clients(clients: int) -> Ints:
-    """Return the clients that a figure shows: all, or MAX_CLIENTS_SHOWN evenly spaced ones."""
-    return np.unique(np.linspace(0, clients - 1, min(clients, MAX_CLIENTS_SHOWN)).round().astype(np.int64))
+def shown_clients(clients: int, limit: int = 200) -> Ints:
+    """Return the clients that a figure shows: all, or `limit` evenly spaced ones."""
+    return np.linspace(0, clients - 1, min(clients, limit)).round().astype(np.int64)
 
 
 def distance_from_iid(counts: Ints) -> float:

@@ -1,39 +1,22 @@
 """Normalise batches of bytes on their device."""
 
 from functools import cache
-from typing import Protocol
 
 import torch
 
-
-class Constants(Protocol):
-    """The constants of a normalisation. A `Dataset` has them."""
-
-    @property
-    def scale(self) -> float: ...
-
-    @property
-    def mean(self) -> tuple[float, ...]: ...
-
-    @property
-    def std(self) -> tuple[float, ...]: ...
+from raybcgd.data.dataset import Dataset
 
 
-def normalise(inputs: torch.Tensor, constants: Constants, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def normalise(inputs: torch.Tensor, dataset: Dataset, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Return (inputs / scale - mean) / std per channel, in torchvision's order of operations.
 
     A batch of multi-channel images is returned in channels_last, which is faster for convolutions. The channel axis is
     the third from last, so stacked batches (clients, n, channels, height, width) also work.
     """
-    images = inputs.ndim == 4 and inputs.shape[1] > 1
-    layout = torch.channels_last if images else torch.preserve_format
-    scale, mean, std = constants.scale, constants.mean, constants.std
-    as_is = scale == 1 and all(m == 0 for m in mean) and all(s == 1 for s in std)
-    # Copy, because the arithmetic below is in place.
-    out = inputs.to(dtype=dtype, memory_format=layout, copy=not as_is)
-    if as_is:
-        return out
-    return out.div_(scale).sub_(_per_channel(mean, dtype, out.device)).div_(_per_channel(std, dtype, out.device))
+    layout = torch.channels_last if inputs.ndim == 4 and inputs.shape[1] > 1 else torch.preserve_format
+    out = inputs.to(dtype=dtype, memory_format=layout, copy=True)  # the arithmetic below is in place
+    mean, std = (_per_channel(values, dtype, out.device) for values in (dataset.mean, dataset.std))
+    return out.div_(dataset.scale).sub_(mean).div_(std)
 
 
 @cache

@@ -1,8 +1,7 @@
 """Pack a folder of images into Parquet shards in the Hugging Face image layout."""
 
 import json
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,57 +33,45 @@ def pack(folder: Path, out: Path, shard_size: int = 50_000, progress: Progress |
     `folder` has the layout of `source = "image_folder"`. Image files are checked and stored unchanged, so
     `source = "parquet"` gives the same data. Files are written atomically.
     """
-    try:
-        return _pack(folder, out, shard_size, progress)
-    except ConfigError as error:  # the checks of a run's data.root, which is not a setting here
-        raise ConfigError(str(error).removeprefix("data.root: ")) from error
-
-
-def _pack(folder: Path, out: Path, shard_size: int, progress: Progress | None) -> Packed:
     if shard_size < 1:
         raise ConfigError(f"shard size is {shard_size}; use at least 1 image per file")
-    listing = list_image_folder(folder)
-    if out.is_dir() and any(out.glob("*.parquet")):
+    if any(out.glob("*.parquet")):
         raise ConfigError(f"{out} already has Parquet files; choose another folder or remove them")
-    schema = _schema(listing.names)
-    total = len(listing.train.paths) + len(listing.test.paths)
-    written: list[Path] = []
-    done = 0
-
-    def advance(images: int) -> None:
-        nonlocal done
-        done += images
-        if progress is not None:
-            progress(done, total)
-
     try:
+        names, train, test = list_image_folder(folder)
         out.mkdir(parents=True, exist_ok=True)
-        for split, files in (("train", listing.train), ("test", listing.test)):
-            shards = -(-len(files.paths) // shard_size)
-            for shard in range(shards):
-                part = slice(shard * shard_size, (shard + 1) * shard_size)
-                path = out / f"{split}-{shard:05d}-of-{shards:05d}.parquet"
-                _write_shard(path, Files(files.paths[part], files.labels[part]), schema, folder, advance)
+        written: list[Path] = []
+        done = 0
+        for split, files in (("train", train), ("test", test)):
+            starts = range(0, len(files), shard_size)
+            for number, start in enumerate(starts):
+                path = out / f"{split}-{number:05d}-of-{len(starts):05d}.parquet"
+                for images in _write_shard(path, files[start : start + shard_size], _schema(names), folder):
+                    done += images
+                    if progress is not None:
+                        progress(done, len(train) + len(test))
                 written.append(path)
+    except ConfigError as error:  # the checks of a run's data.root, which is not a setting here
+        raise ConfigError(str(error).removeprefix("data.root: ")) from error
     except OSError as error:
-        raise ConfigError(f"cannot write to {out} ({first_line(error)}); choose another folder") from error
-    return Packed(len(listing.train.paths), len(listing.test.paths), len(listing.names), written)
+        raise ConfigError(f"cannot pack into {out} ({first_line(error)}); choose another folder") from error
+    return Packed(len(train), len(test), len(names), written)
 
 
-def _write_shard(path: Path, files: Files, schema: Any, folder: Path, advance: Callable[[int], None]) -> None:
+def _write_shard(path: Path, files: Files, schema: Any, folder: Path) -> Iterator[int]:
+    """Write a file; yield the number of images after each row group."""
     unfinished = path.with_suffix(".unfinished")
     try:
         with pq.ParquetWriter(unfinished, schema, compression="none") as writer:  # images are already compressed
-            for start in range(0, len(files.paths), ROWS_PER_GROUP):
-                part = slice(start, start + ROWS_PER_GROUP)
+            for start in range(0, len(files), ROWS_PER_GROUP):
+                group = files[start : start + ROWS_PER_GROUP]
                 images = []
-                for encoded in read_files(files.paths[part]):
-                    decode(encoded, None)
-                    name = Path(encoded.file).relative_to(folder).as_posix()
-                    images.append({"bytes": encoded.data, "path": name})
-                writer.write_table(pa.table([images, files.labels[part]], schema=schema))
-                advance(len(images))
-        os.replace(unfinished, path)
+                for encoded in read_files(group):
+                    decode(encoded)
+                    images.append({"bytes": encoded.data, "path": Path(encoded.name).relative_to(folder).as_posix()})
+                writer.write_table(pa.table([images, [label for _, label in group]], schema=schema))
+                yield len(group)
+        unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
 

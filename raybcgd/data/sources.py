@@ -21,7 +21,7 @@ def load(config: DataConfig) -> Dataset:
     with SOURCES.running(config.source):
         dataset = read(config)
     if not isinstance(dataset, Dataset):
-        raise ConfigError(f'data.source = "{name}" returned a {type(dataset).__name__}; return a raybcgd.Dataset')
+        raise ConfigError(f'data.source = "{name}" returned {type(dataset).__name__}; return a raybcgd.Dataset')
     if config.augment and dataset.train.inputs.ndim != 4:
         raise ConfigError(f'data.augment needs images, but data.source = "{name}" has none; remove data.augment')
     if config.task == "binary":

@@ -4,14 +4,9 @@ import numpy as np
 
 from raybcgd.data.dataset import Labels
 
-HOLD_OUT_EVERY = 5
-
 
 def hold_out(targets: Labels) -> tuple[Labels, Labels]:
     """Return train and test indices. The test split is every fifth sample of each label, in file order."""
-    order = np.argsort(targets, kind="stable")
-    counts = np.bincount(targets)
-    rank = np.empty(len(targets), dtype=np.int64)
-    rank[order] = np.arange(len(targets)) - np.repeat(np.cumsum(counts) - counts, counts)
-    is_test = rank % HOLD_OUT_EVERY == HOLD_OUT_EVERY - 1
-    return np.flatnonzero(~is_test), np.flatnonzero(is_test)
+    by_label = np.split(np.argsort(targets, kind="stable"), np.cumsum(np.bincount(targets)))
+    test = np.sort(np.concatenate([samples[4::5] for samples in by_label]))
+    return np.delete(np.arange(len(targets)), test), test

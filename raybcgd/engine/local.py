@@ -12,7 +12,7 @@ from raybcgd.engine.session import Announcer, Session
 from raybcgd.messages import HostLoad, Outcome, Piece, Score
 from raybcgd.problem import Data, Problem
 from raybcgd.record.rounds import Hosts, RoundRecord
-from raybcgd.server.hosts import PoolReport, RoundWork
+from raybcgd.server.pool import PoolReport, RoundWork
 from raybcgd.server.loop import TrainingLoop
 from raybcgd.storage import RunFolder
 

@@ -1,4 +1,4 @@
-"""What a run needs from an engine, whichever it is."""
+"""The interface between a run and its engine."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -11,7 +11,7 @@ from raybcgd.record.rounds import RoundRecord
 from raybcgd.storage import RunFolder
 
 Announcer = Callable[[str], None]
-"""Called with what a run is about to do if that takes seconds, such as "starting Ray"."""
+"""Called with the name of each step that takes seconds, such as "starting Ray"."""
 
 
 class Session(Protocol):

@@ -6,49 +6,43 @@ from raybcgd.errors import ConfigError
 from raybcgd.model.initialise import xavier
 
 
-def image_shape(name: str, input_shape: tuple[int, ...], smallest: int) -> tuple[int, int, int]:
+def image_shape(name: str, shape: tuple[int, ...], smallest: int) -> tuple[int, int, int]:
     """Return (channels, height, width), or raise an error if the model cannot take these inputs."""
-    if len(input_shape) != 3:
-        raise ConfigError(
-            f'model.name = "{name}" needs images of shape (channels, height, width), but the samples have shape '
-            f'{input_shape}; choose another data.source, or set model.name = "mlp"'
-        )
-    channels, height, width = input_shape
+    if len(shape) != 3:
+        raise ConfigError(f'model.name = "{name}" needs images, but samples have shape {shape}; set it to "mlp"')
+    channels, height, width = shape
     if min(height, width) < smallest:
-        raise ConfigError(
-            f'model.name = "{name}" needs images of at least {smallest}x{smallest}, but the data has '
-            f"{height}x{width}; set model.name to mlp, resnet8 or vit_tiny, or choose another data.source"
-        )
+        found = f"needs images of at least {smallest}x{smallest}, but the data has {height}x{width}"
+        raise ConfigError(f'model.name = "{name}" {found}; set it to mlp, resnet8 or vit_tiny')
     return channels, height, width
 
 
-def _two_convolutions(
-    name: str, input_shape: tuple[int, ...], classes: int, widths: tuple[int, int], hidden: tuple[int, int]
-) -> nn.Module:
-    """Two 5x5 convolutions, each followed by pooling, then three linear layers."""
+def _two_convolutions(name: str, input_shape: tuple[int, ...], classes: int, *widths: int) -> nn.Module:
+    """Two 5x5 convolutions, each followed by pooling, then three linear layers. `widths`: of all but the last layer."""
     channels, height, width = image_shape(name, input_shape, smallest=16)
-    rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))
+    positions = (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
+    conv1, conv2, fc1, fc2 = widths
     model = nn.Sequential()
-    model.add_module("conv1", nn.Conv2d(channels, widths[0], 5))
+    model.add_module("conv1", nn.Conv2d(channels, conv1, 5))
     model.add_module("relu1", nn.ReLU())
     model.add_module("pool1", nn.MaxPool2d(2))
-    model.add_module("conv2", nn.Conv2d(widths[0], widths[1], 5))
+    model.add_module("conv2", nn.Conv2d(conv1, conv2, 5))
     model.add_module("relu2", nn.ReLU())
     model.add_module("pool2", nn.MaxPool2d(2))
     model.add_module("flatten", nn.Flatten())
-    model.add_module("fc1", nn.Linear(widths[1] * rows * columns, hidden[0]))
+    model.add_module("fc1", nn.Linear(conv2 * positions, fc1))
     model.add_module("relu3", nn.ReLU())
-    model.add_module("fc2", nn.Linear(hidden[0], hidden[1]))
+    model.add_module("fc2", nn.Linear(fc1, fc2))
     model.add_module("relu4", nn.ReLU())
-    model.add_module("fc3", nn.Linear(hidden[1], classes))
+    model.add_module("fc3", nn.Linear(fc2, classes))
     return xavier(model)
 
 
 def lenet5(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """LeNet-5 of the FedBCGD paper: 64 channels per convolution, 384 and 192 hidden units."""
-    return _two_convolutions("lenet5", input_shape, classes, (64, 64), (384, 192))
+    return _two_convolutions("lenet5", input_shape, classes, 64, 64, 384, 192)
 
 
 def cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """CNN of the PyTorch CIFAR-10 tutorial: 6 and 16 channels, 120 and 84 hidden units."""
-    return _two_convolutions("cnn", input_shape, classes, (6, 16), (120, 84))
+    return _two_convolutions("cnn", input_shape, classes, 6, 16, 120, 84)

@@ -1,13 +1,11 @@
 """Tables for `raybcgd blocks`: the blocks of a division, and the bytes that freezing saves."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from raybcgd.model.blocks import Block, BlockLayout
-from raybcgd.model.layers import frozen_parameters
 
 
 class Row(NamedTuple):
@@ -24,12 +22,11 @@ class Row(NamedTuple):
     """Entries of weight matrices and kernels, without biases and norm layers, as counted in the papers' tables."""
 
 
-@dataclass(frozen=True)
-class UploadSaving:
+class UploadSaving(NamedTuple):
     """Bytes saved by freezing (LoRA) and by blocks, per client and round."""
 
     frozen: int
-    """Number of frozen parameters."""
+    """Number of frozen parameters, which are never uploaded."""
     upload_bytes: float
     """Mean upload: the client's block and the shared block."""
     whole_model_bytes: int
@@ -43,38 +40,30 @@ class UploadSaving:
 
 def division_table(layout: BlockLayout, dtype: torch.dtype | str) -> list[Row]:
     """Return one row per block; the shared block, if any, is last."""
+    itemsize, d = _itemsize(dtype), layout.size
     return [
-        Row(
-            block=block.name,
-            layers=block.layers,
-            parameters=block.size,
-            bytes=block.size * _itemsize(dtype),
-            share=block.size / layout.size,
-            weights=_weights_in(layout, block),
-        )
+        Row(block.name, block.layers, block.size, block.size * itemsize, block.size / d, _weights_in(layout, block))
         for block in layout.all_blocks
     ]
 
 
 def upload_saving(module: nn.Module, layout: BlockLayout, dtype: torch.dtype | str) -> UploadSaving:
     """Return the saving when all blocks are assigned equally often."""
-    own = sum(block.size + layout.shared.size for block in layout.blocks) / len(layout.blocks)
-    frozen = frozen_parameters(module)
+    own = layout.shared.start / len(layout.blocks) + layout.shared.size
+    frozen = sum(parameter.numel() for parameter in module.parameters() if not parameter.requires_grad)
     return UploadSaving(frozen, own * _itemsize(dtype), (layout.size + frozen) * _itemsize(dtype))
 
 
 def _itemsize(dtype: torch.dtype | str) -> int:
-    chosen: torch.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
-    return chosen.itemsize
+    return dtype.itemsize if isinstance(dtype, torch.dtype) else int(getattr(torch, dtype).itemsize)
 
 
 def _weights_in(layout: BlockLayout, block: Block) -> int:
     total = start = 0
-    for layer in layout.order:
-        for entry in layer.entries:
-            stop = start + entry.size
-            if entry.trained and len(entry.shape) >= 2:
-                # An equal cut may contain only part of a tensor.
-                total += max(0, min(stop, block.stop) - max(start, block.start))
-            start = stop
+    for entry in (entry for layer in layout.order for entry in layer.entries):
+        stop = start + entry.size
+        if entry.trained and len(entry.shape) >= 2:
+            # An equal cut may contain only part of a tensor.
+            total += max(0, min(stop, block.stop) - max(start, block.start))
+        start = stop
     return total

@@ -1,20 +1,9 @@
 """A module whose parameters, gradients and floating-point buffers are views of flat vectors."""
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
 
 from raybcgd.model.blocks import BlockLayout
-from raybcgd.model.layers import Entry
-
-
-def _view(flat: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """View a slice of a flat vector as a tensor; convolution weights in channels_last order, for fast kernels."""
-    if len(shape) == 4:
-        out, channels, height, width = shape
-        return flat.view(out, height, width, channels).permute(0, 3, 1, 2)
-    return flat.view(shape)
 
 
 class FlatModel:
@@ -29,22 +18,16 @@ class FlatModel:
         self.module = module.to(device=device, dtype=dtype)
         self.layout = layout
         self.vector = torch.empty(layout.size, dtype=dtype, device=device)
-        self.gradient = torch.zeros(layout.size, dtype=dtype, device=device)
-        parameters = dict(module.named_parameters())
-        trained = torch.zeros(layout.size, dtype=dtype, device=device)
-        for entry, span in self._spans():
-            view = _view(self.vector[span], entry.shape)
+        self.gradient, trained = torch.zeros_like(self.vector), torch.zeros_like(self.vector)
+        self._entries = [entry for layer in layout.order for entry in layer.entries]
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        values, gradients, mask = self.named(self.vector), self.named(self.gradient), self.named(trained)
+        for entry in self._entries:
+            tensor = tensors[entry.name]
+            tensor.data = values[entry.name].copy_(tensor.data)
             if entry.trained:
-                parameter = parameters[entry.name]
-                view.copy_(parameter.data)
-                parameter.data = view
-                parameter.grad = _view(self.gradient[span], entry.shape)
-                trained[span] = 1
-            else:
-                path, _, name = entry.name.rpartition(".")
-                owner = module.get_submodule(path)
-                view.copy_(owner.get_buffer(name))
-                owner._buffers[name] = view
+                tensor.grad = gradients[entry.name]
+                mask[entry.name].fill_(1)
         self.trained: Tensor | None = None if bool(trained.all()) else trained
         """1 for parameters, 0 for buffers. None: there are no buffers."""
         self._integer_buffers = {name: b.clone() for name, b in module.named_buffers() if not b.is_floating_point()}
@@ -57,19 +40,20 @@ class FlatModel:
         for name, value in self._integer_buffers.items():
             self.module.get_buffer(name).copy_(value)
 
-    def _spans(self) -> Iterator[tuple[Entry, slice]]:
-        start = 0
-        for layer in self.layout.order:
-            for entry in layer.entries:
-                yield entry, slice(start, start + entry.size)
-                start += entry.size
-
     def named(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return views of a flat vector under the names of the module's `state_dict`."""
-        return {entry.name: _view(vector[span], entry.shape) for entry, span in self._spans()}
+        """Return views of a flat vector under the names of the module's `state_dict`.
 
-    def split(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return the same as `named` by one differentiable split; its backward pass is one concatenation."""
-        entries = [entry for entry, _ in self._spans()]
-        pieces = torch.split(vector, [entry.size for entry in entries])
-        return {entry.name: _view(piece, entry.shape) for entry, piece in zip(entries, pieces, strict=True)}
+        It is one split, so its backward pass is one concatenation. Convolution weights are in channels_last order, for
+        fast kernels.
+        """
+        views = {}
+        pieces = torch.split(vector, [entry.size for entry in self._entries])
+        for entry, piece in zip(self._entries, pieces, strict=True):
+            if len(entry.shape) == 4:
+                out, channels, height, width = entry.shape
+                views[entry.name] = piece.view(out, height, width, channels).permute(0, 3, 1, 2)
+            else:
+                views[entry.name] = piece.view(entry.shape)
+        return views
+
+    split = named

@@ -15,30 +15,23 @@ class LowRank(nn.Module):
     def __init__(self, weight: Tensor, rank: int, alpha: float) -> None:
         super().__init__()
         rows, columns = weight.shape
-        self.down = nn.Parameter(torch.empty(rank, columns))
+        self.down = nn.Parameter(torch.empty(rank, columns).normal_(std=columns**-0.5))
         self.up = nn.Parameter(torch.zeros(rows, rank))
         self.scale = alpha / rank
-        nn.init.normal_(self.down, std=columns**-0.5)
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return the adapted weight."""
         return weight + self.scale * (self.up @ self.down)
 
 
-def add_lora(
-    model: nn.Module, rank: int, alpha: float, targets: tuple[Target, ...], trained: tuple[str, ...] = ()
-) -> None:
-    """Freeze the model except for the modules in `trained`, and add adapters to its attention or MLP weights.
+def add_lora(model: nn.Module, rank: int, alpha: float, targets: tuple[Target, ...]) -> None:
+    """Freeze torchvision's vision transformer except its head, and add adapters to its attention or MLP weights.
 
     The stacked query, key and value weights of an attention layer share one adapter.
     """
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
-    for name in trained:
-        model.get_submodule(name).requires_grad_(True)
-    for path, child in list(model.named_modules()):
-        if any(path == name or path.startswith(name + ".") for name in trained):
-            continue
+    model.requires_grad_(False)
+    model.get_submodule("heads").requires_grad_(True)
+    for child in list(model.get_submodule("encoder").modules()):
         # The stacked weight is not the weight of a submodule, so only a parametrisation can adapt it.
         if isinstance(child, nn.MultiheadAttention) and "attention" in targets:
             parametrize.register_parametrization(child, "in_proj_weight", LowRank(child.in_proj_weight, rank, alpha))

@@ -19,16 +19,10 @@ def norm_layer(norm: Norm, groups: int) -> Callable[[int], nn.Module]:
     """
     if norm == "group":
         return partial(_group_norm, groups)
-    return nn.BatchNorm2d if norm == "batch" else _identity
+    return nn.BatchNorm2d if norm == "batch" else nn.Identity
 
 
 def _group_norm(groups: int, channels: int) -> nn.Module:
     if channels % groups:
-        raise ConfigError(
-            f"model.options.groups = {groups} does not divide the {channels} channels of a layer; choose a divisor"
-        )
+        raise ConfigError(f"model.options.groups = {groups} does not divide {channels} channels; choose a divisor")
     return nn.GroupNorm(groups, channels)
-
-
-def _identity(channels: int) -> nn.Module:
-    return nn.Identity()

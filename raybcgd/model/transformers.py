@@ -26,12 +26,10 @@ def vit_b_16(
     is initialised from scratch if the number of classes differs. With `lora_rank`, only the head and adapters train.
     """
     _check_channels("vit_b_16", input_shape)
-    # Read the weights first, so that a wrong path fails before the model is built.
-    state = read_weights(weights) if weights else {}
-    model: nn.Module = import_torchvision("models").vit_b_16(num_classes=classes)
+    model = import_torchvision("models").vit_b_16(num_classes=classes)
     if weights:
-        load_pretrained(model, state, weights)
-    return _finished(model, 224, lora_rank, lora_alpha, lora_targets)
+        load_pretrained(model, read_weights(weights), weights)
+    return _finished(model, lora_rank, lora_alpha, lora_targets)
 
 
 def vit_tiny(
@@ -48,49 +46,33 @@ def vit_tiny(
     """ViT-Tiny (Touvron et al., ICML 2021) at the images' size. `patch` = 0: 4, or 2 for images below 16x16."""
     _check_channels("vit_tiny", input_shape)
     if width % heads:
-        raise ConfigError(
-            f"model.options.width = {width} must be a multiple of model.options.heads = {heads}; change one of them"
-        )
+        raise ConfigError(f"model.options.heads = {heads} does not divide model.options.width = {width}; change one")
     side = max(input_shape[1:])
     patch = patch or (4 if side >= 16 else 2)
     side = -(-side // patch) * patch
-    model: nn.Module = import_torchvision("models").VisionTransformer(
-        image_size=side,
-        patch_size=patch,
-        num_layers=depth,
-        num_heads=heads,
-        hidden_dim=width,
-        mlp_dim=4 * width,
-        num_classes=classes,
+    model = import_torchvision("models").VisionTransformer(
+        side, patch, num_layers=depth, num_heads=heads, hidden_dim=width, mlp_dim=4 * width, num_classes=classes
     )
-    return _finished(model, side, lora_rank, lora_alpha, lora_targets)
+    return _finished(model, lora_rank, lora_alpha, lora_targets)
 
 
 def _check_channels(name: str, input_shape: tuple[int, ...]) -> None:
     channels, _, _ = image_shape(name, input_shape, smallest=4)
     if channels not in (1, 3):
-        raise ConfigError(
-            f'model.name = "{name}" needs images with 1 or 3 channels, but the data has {channels}; '
-            "choose another data.source"
-        )
+        raise ConfigError(f'model.name = "{name}" needs 1 or 3 channels, not {channels}; choose another data.source')
 
 
-def _finished(model: nn.Module, side: int, rank: int, alpha: float, targets: tuple[Target, ...]) -> nn.Module:
+def _finished(model: nn.Module, rank: int, alpha: float, targets: tuple[Target, ...]) -> nn.Module:
     if rank:
-        add_lora(model, rank, alpha, targets, trained=("heads",))
+        add_lora(model, rank, alpha, targets)
     # A hook keeps torchvision's parameter names; a wrapper module would change them.
-    model.register_forward_pre_hook(_Fit(side))
+    model.register_forward_pre_hook(_fit)
     return model
 
 
-class _Fit:
+def _fit(model: Any, inputs: tuple[Tensor]) -> tuple[Tensor]:
     """Resize images and expand them to three channels, on their device."""
-
-    def __init__(self, side: int) -> None:
-        self.side = side
-
-    def __call__(self, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
-        (x,) = inputs
-        if x.shape[-2:] != (self.side, self.side):
-            x = nn.functional.interpolate(x, (self.side, self.side), mode="bilinear", antialias=True)
-        return (x.expand(-1, 3, -1, -1),)
+    (x,), size = inputs, (model.image_size, model.image_size)
+    if x.shape[-2:] != size:
+        x = nn.functional.interpolate(x, size, mode="bilinear", antialias=True)
+    return (x.expand(-1, 3, -1, -1),)

@@ -24,7 +24,7 @@ def build(config: ModelConfig, input_shape: tuple[int, ...], classes: int, seed:
         module = make()
     if not isinstance(module, nn.Module):
         raise ConfigError(
-            f'model.name = "{MODELS.name_of(config.name)}" returned a {type(module).__name__}; return a torch.nn.Module'
+            f'model.name = "{MODELS.name_of(config.name)}" returned {type(module).__name__}; return a torch.nn.Module'
         )
     return module.to(getattr(torch, config.dtype))
 

@@ -8,11 +8,10 @@ checkpoints/round-000060/manifest.json         position, identity of the run, ch
 states/                                        the client states: immutable files that ledgers refer to
 """
 
-import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +19,7 @@ import numpy as np
 from pyarrow import fs
 from safetensors.numpy import load, save
 
-from raybcgd.errors import ConfigError, RunError
-from raybcgd.messages import FRESH
+from raybcgd.errors import ConfigError, RunError, first_line
 from raybcgd.record.ledger import Ledger
 from raybcgd.record.states import StateFolder
 from raybcgd.storage import open_address, write_file
@@ -60,32 +58,27 @@ class Checkpoints:
     def refuse_others(self) -> None:
         """Refuse to start a new run where another run's checkpoints are."""
         if self._present():
-            raise ConfigError(
-                f"{self._root} already holds checkpoints of a run; set another checkpoint.address, or resume that run"
-            )
+            raise ConfigError(f"{self._root} already holds a run; resume it, or set another checkpoint.address")
 
     def save(self, position: Position, superseded: list[tuple[int, int]]) -> None:
         """Write a checkpoint, then delete old checkpoints and the `superseded` states that only they needed."""
         folder = self._folder(position.rounds)
         self._filesystem.create_dir(folder, recursive=True)
         ledger = {"versions": position.ledger.versions, "checksums": position.ledger.checksums}
-        files = {
-            "server.safetensors": save(dict(position.server)),
-            "ledger.safetensors": save(ledger),
-            "rounds.jsonl": position.log,
-        }
-        if position.history:
-            files["history.safetensors"] = save(dict(position.history))
-        for name, data in files.items():
-            write_file(self._filesystem, f"{folder}/{name}", data)
+        groups = {"server": position.server, "ledger": ledger, "history": position.history}
+        files = {f"{name}.safetensors": save(dict(arrays)) for name, arrays in groups.items() if arrays}
+        files["rounds.jsonl"] = position.log
         manifest = {
             "version": VERSION,
             "rounds": position.rounds,
             "upload_d_total": position.upload_d_total,
             "identity": self._identity,
-            "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
+            "sha256": {name: _sha256(data) for name, data in files.items()},
         }
-        write_file(self._filesystem, f"{folder}/manifest.json", _sealed(manifest))
+        body = json.dumps(manifest, indent=1, sort_keys=True)
+        files["manifest.json"] = f"{body}\n{_sha256(body.encode())}\n".encode()
+        for name, data in files.items():
+            write_file(self._filesystem, f"{folder}/{name}", data)
         self._retained[position.rounds] = position.ledger
         self._prune(superseded)
 
@@ -101,24 +94,25 @@ class Checkpoints:
     def latest(self) -> Position | None:
         """Return the newest undamaged checkpoint. Delete damaged ones with a warning."""
         found = None
-        for rounds in sorted(self._present(), reverse=True):
-            try:
-                position = self._read(rounds)
-            except _Damaged as error:
-                log.warning("skipping the checkpoint of round %d, which is damaged (%s)", rounds, error)
-                self._filesystem.delete_dir(self._folder(rounds))
-                continue
-            self._retained[rounds] = position.ledger
+        for position in self._undamaged():
+            self._retained[position.rounds] = position.ledger
             found = found or position
+        for rounds in set(self._present()) - self._retained.keys():
+            self._filesystem.delete_dir(self._folder(rounds))
         self._states.keep_only({pair for ledger in self._retained.values() for pair in ledger.pairs()})
         return found
 
     def newest(self) -> Position | None:
         """Return the newest undamaged checkpoint without changing any file."""
+        return next(self._undamaged(), None)
+
+    def _undamaged(self) -> Iterator[Position]:
+        """Yield the undamaged checkpoints, newest first. Warn about the others."""
         for rounds in sorted(self._present(), reverse=True):
-            with contextlib.suppress(_Damaged):
-                return self._read(rounds)
-        return None
+            try:
+                yield self._read(rounds)
+            except (RunError, FileNotFoundError) as error:
+                log.warning("skipping the checkpoint of round %d, which is damaged (%s)", rounds, first_line(error))
 
     def _present(self) -> list[int]:
         entries = self._filesystem.get_file_info(fs.FileSelector(self._root, allow_not_found=True))
@@ -127,27 +121,29 @@ class Checkpoints:
 
     def _read(self, rounds: int) -> Position:
         folder = self._folder(rounds)
-        manifest = _unsealed(self._bytes(f"{folder}/manifest.json"))
+        body, _, checksum = self._bytes(f"{folder}/manifest.json").rstrip(b"\n").rpartition(b"\n")
+        if _sha256(body).encode() != checksum:
+            raise RunError("manifest.json does not match its checksum")
+        manifest = json.loads(body)
         if manifest.get("version") != VERSION:
             raise ConfigError(
                 f"{folder} was written by another version of raybcgd; resume it with that version, or start again "
                 "with another --out"
             )
-        self._check_identity(manifest["identity"])
-        files = {}
-        for name, checksum in manifest["sha256"].items():
-            files[name] = self._bytes(f"{folder}/{name}")
-            if hashlib.sha256(files[name]).hexdigest() != checksum:
-                raise _Damaged(f"{name} does not match its checksum")
-        arrays = load(files["ledger.safetensors"])
-        ledger = Ledger(arrays["versions"], arrays["checksums"])
-        for client in np.flatnonzero(ledger.versions != FRESH.version):
-            try:
-                self._states.read(int(client), ledger[int(client)])
-            except RunError as error:
-                raise _Damaged(str(error)) from None
+        if differences := difference(manifest["identity"], self._identity):
+            raise ConfigError(
+                f"the checkpoint under {self._root} belongs to another experiment: {'; '.join(differences[:5])}; "
+                "restore these settings, or choose another --out"
+            )
+        files = {name: self._bytes(f"{folder}/{name}") for name in manifest["sha256"]}
+        for name, data in files.items():
+            if _sha256(data) != manifest["sha256"][name]:
+                raise RunError(f"{name} does not match its checksum")
+        ledger = Ledger(**load(files["ledger.safetensors"]))
+        for client, _ in ledger.pairs():
+            self._states.read(client, ledger[client])
         return Position(
-            rounds=manifest["rounds"],
+            rounds=rounds,
             server=load(files["server.safetensors"]),
             ledger=ledger,
             upload_d_total=manifest["upload_d_total"],
@@ -155,43 +151,16 @@ class Checkpoints:
             log=files["rounds.jsonl"],
         )
 
-    def _check_identity(self, saved: Mapping[str, Any]) -> None:
-        differences = difference(saved, self._identity)
-        if differences:
-            raise ConfigError(
-                f"the checkpoint under {self._root} belongs to another experiment: {'; '.join(differences[:5])}; "
-                "restore these settings, or choose another --out"
-            )
-
     def _bytes(self, path: str) -> bytes:
-        try:
-            with self._filesystem.open_input_file(path) as file:
-                return bytes(file.read())
-        except FileNotFoundError:
-            raise _Damaged(f"{path.rpartition('/')[2]} is missing") from None
+        with self._filesystem.open_input_file(path) as file:
+            return bytes(file.read())
 
     def _folder(self, rounds: int) -> str:
         return f"{self._root}/round-{rounds:06d}"
 
 
-class _Damaged(Exception):
-    """A checkpoint that cannot be used."""
-
-
-def _sealed(manifest: Mapping[str, Any]) -> bytes:
-    """Return a manifest followed by its checksum."""
-    body = json.dumps(manifest, indent=1, sort_keys=True)
-    return f"{body}\n{hashlib.sha256(body.encode()).hexdigest()}\n".encode()
-
-
-def _unsealed(data: bytes) -> dict[str, Any]:
-    try:
-        body, _, seal = data.decode().rstrip("\n").rpartition("\n")
-        if hashlib.sha256(body.encode()).hexdigest() != seal:
-            raise _Damaged("manifest.json does not match its checksum")
-        return dict(json.loads(body))
-    except ValueError as error:
-        raise _Damaged(f"manifest.json: {error}") from None
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def difference(saved: Mapping[str, Any], current: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -81,12 +81,7 @@ class Endpoint:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(self._file, json.dumps(targets) + "\n")
         except OSError as error:  # a run can do without metrics
-            log.warning(
-                "cannot write %s (%s), so Prometheus will not discover the metrics at %s; set metrics.discovery",
-                self._file,
-                error.strerror,
-                self.address,
-            )
+            log.warning("Prometheus cannot find this run: %s (%s); set metrics.discovery", self._file, error.strerror)
 
 
 def _handler(registry: CollectorRegistry, scraped: threading.Event) -> type[MetricsHandler]:

@@ -27,18 +27,17 @@ def log_round(record: RoundRecord, run: str) -> None:
     if hosts.restarted or hosts.retried_tasks:
         lost = {"restarted": hosts.restarted, "retried_tasks": hosts.retried_tasks}
         log.warning("hosts restarted: %(restarted)d; tasks retried: %(retried_tasks)d", lost, extra={**where, **lost})
-    if log.isEnabledFor(logging.INFO):
-        numbers = {
-            "accuracy": record.quality.accuracy,
-            "loss": record.quality.loss,
-            "train_loss": record.quality.train_loss,
-            "upload_d_total": record.traffic.upload_d_total,
-            "seconds": record.timing.seconds,
-            "hosts": hosts.up,
-            "participants": len(record.participants),
-        }
-        known = {name: value for name, value in numbers.items() if value is not None}
-        log.info("round %d finished", record.round, extra={**where, **known})
+    numbers = {
+        "accuracy": record.quality.accuracy,
+        "loss": record.quality.loss,
+        "train_loss": record.quality.train_loss,
+        "upload_d_total": record.traffic.upload_d_total,
+        "seconds": record.timing.seconds,
+        "hosts": hosts.up,
+        "participants": len(record.participants),
+    }
+    known = {name: value for name, value in numbers.items() if value is not None}
+    log.info("round %d finished", record.round, extra={**where, **known})
 
 
 class JsonFormatter(logging.Formatter):

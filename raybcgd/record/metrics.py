@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from operator import attrgetter
 from threading import Lock
 from typing import Any, Literal, NamedTuple
 
@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from raybcgd.record.endpoint import Endpoint, discovery_file, remove_discovery_file
 from raybcgd.record.rounds import SECONDS_BUCKETS, Metric, RoundRecord
 from raybcgd.record.settings import MetricsConfig
+from raybcgd.record.summary import reaches
 from raybcgd.section import Section
 from raybcgd.storage import RunFolder
 
@@ -49,33 +50,23 @@ class Exported(NamedTuple):
 def _declared(section: type[Section], group: str = "") -> Iterator[Exported]:
     """Yield the metrics that a record's annotations declare."""
     for name, field in section.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, Section):
-            yield from _declared(inner, name)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from _declared(field.annotation, f"{name}.")
         for metric in field.metadata:
             if isinstance(metric, Metric):
-                text = metric.help or (field.description or "").split(". ")[0].rstrip(".") + "."
-                total = "_total" if metric.kind == "counter" else ""
-                full = (metric.name or f"{group}_{name}".lstrip("_")) + total
-                by = () if metric.by is None else (metric.by,)
-                yield Exported(full, metric.kind, text, by, _reader(group, name, metric))
+                yield _exported(group + name, metric, field.description or "")
 
 
-def _reader(group: str, name: str, metric: Metric) -> Callable[[RoundRecord], Any]:
+def _exported(path: str, metric: Metric, description: str) -> Exported:
+    name = (metric.name or path.replace(".", "_")) + ("_total" if metric.kind == "counter" else "")
+    text = metric.help or description.split(". ")[0].rstrip(".") + "."
+    field = attrgetter(path)
+
     def read(record: RoundRecord) -> Any:
-        value = getattr(getattr(record, group) if group else record, name)
-        if value is None:
-            return None
-        if metric.by == "block":
-            return _by_block(value)
-        return value if metric.read is None else metric.read(value)
+        value = field(record)
+        return None if value is None else metric.read(value)
 
-    return read
-
-
-def _by_block(values: Sequence[float | None]) -> dict[str, float]:
-    names = [*map(str, range(len(values) - 1)), "shared"]
-    return {name: float("nan") if v is None else float(v) for name, v in zip(names, values, strict=bool(values))}
+    return Exported(name, metric.kind, text, () if metric.by is None else (metric.by,), read)
 
 
 FROM_RECORD = tuple(_declared(RoundRecord))
@@ -83,15 +74,21 @@ OWN = (
     Exported("planned_rounds", "gauge", "Rounds that the run will do."),
     Exported("parameters", "gauge", "d, the number of coordinates of the model."),
     Exported("start_timestamp_seconds", "gauge", "When the run started or resumed."),
-    Exported("round_timestamp_seconds", "gauge", "When the last round finished; before the first round, the start."),
+    Exported(
+        "round_timestamp_seconds",
+        "gauge",
+        "When the last round finished; before the first round, the start.",
+        read=attrgetter("timing.finished_at"),
+    ),
     Exported("checkpoint_timestamp_seconds", "gauge", "When the last checkpoint was saved; before that, the start."),
     Exported("target_accuracy", "gauge", "Target accuracy."),
     Exported("target_rounds", "gauge", "Rounds until the target accuracy was first reached."),
     Exported("target_upload_d", "gauge", "Mean upload per participant until then, in units of d."),
     Exported("exporter_seconds_total", "counter", "Time spent on these metrics, mostly during scrapes."),
 )
-"""Metrics that are not in a record."""
+"""Metrics that no annotation declares."""
 METRICS = (*FROM_RECORD, *OWN)
+_UPDATE: dict[str, Any] = {"gauge": Gauge.set, "counter": Counter.inc, "histogram": Histogram.observe}
 
 
 class _LazyRegistry(CollectorRegistry):
@@ -164,68 +161,35 @@ class Exporter:
             if not news:
                 return
             records = [record for record, _ in news]
-            for metric in FROM_RECORD:
+            for metric in METRICS:
                 self._show(metric, [values for record in records if (values := metric.read(record)) is not None])
-            self._stamp("round", [record.timing.finished_at for record in records])
-            self._stamp("checkpoint", [saved_at for _, saved_at in news])
-            self._look_for_target(records)
+            for _, checkpoint_at in news:
+                if checkpoint_at is not None:
+                    self._child("checkpoint_timestamp_seconds").set(checkpoint_at)
+            reached = None if self._reached else reaches(records, self._target)
+            if reached is not None:
+                self._reached = True
+                self._child("target_rounds").set(reached.round + 1)
+                self._child("target_upload_d").set(reached.traffic.upload_d_total)
             self._child("exporter_seconds_total").inc(time.perf_counter() - began)
 
-    def _stamp(self, name: str, times: Sequence[float | None]) -> None:
-        known = [at for at in times if at is not None]
-        if known:
-            self._child(f"{name}_timestamp_seconds").set(known[-1])
-
-    def _look_for_target(self, records: Iterable[RoundRecord]) -> None:
-        for record in () if self._reached else records:
-            if record.quality.accuracy is not None and record.quality.accuracy >= self._target:
-                self._reached = True
-                self._child("target_rounds").set(record.round + 1)
-                self._child("target_upload_d").set(record.traffic.upload_d_total)
-                return
-
-    def _show(self, metric: Exported, values: Sequence[Any]) -> None:
-        """Export one metric of several rounds."""
-        if not values:
-            return
-        if metric.kind == "histogram":
-            child = self._child(metric.name)
-            for value in chain.from_iterable(values):
-                child.observe(value)
-            return
-        for key, value in (_named(values[-1]) if metric.kind == "gauge" else _sums(values)).items():
-            child = self._child(metric.name, *key)
-            child.set(value) if metric.kind == "gauge" else child.inc(value)
-
-
-def _named(values: float | Mapping[str, float]) -> dict[tuple[str, ...], float]:
-    """Return a metric's values by its own labels."""
-    return {(key,): value for key, value in values.items()} if isinstance(values, Mapping) else {(): values}
-
-
-def _sums(values: Sequence[float | Mapping[str, float]]) -> dict[tuple[str, ...], float]:
-    total: dict[tuple[str, ...], float] = {}
-    for one in values:
-        for key, value in _named(one).items():
-            total[key] = total.get(key, 0.0) + value
-    return total
-
-
-class Silent:
-    """The exporter of a run without metrics."""
-
-    def take_up(self, records: Iterable[RoundRecord]) -> None:
-        """Do nothing."""
-
-    def observe(self, record: RoundRecord, checkpoint_at: float | None = None) -> None:
-        """Do nothing."""
+    def _show(self, metric: Exported, rounds: Sequence[Any]) -> None:
+        """Export the values of one metric in several rounds."""
+        update = _UPDATE[metric.kind]
+        for values in rounds[-1:] if metric.kind == "gauge" else rounds:
+            if isinstance(values, Mapping):
+                for label, value in values.items():
+                    update(self._child(metric.name, label), value)
+            else:
+                for value in values if metric.kind == "histogram" else [values]:
+                    update(self._child(metric.name), value)
 
 
 @contextmanager
-def exporting(config: MetricsConfig, info: RunInfo) -> Iterator[Exporter | Silent]:
-    """Serve a run's metrics at an endpoint that Prometheus finds."""
+def exporting(config: MetricsConfig, info: RunInfo) -> Iterator[Exporter | None]:
+    """Serve a run's metrics at an endpoint that Prometheus finds. Yield None if metrics are disabled."""
     if not config.enabled:
-        yield Silent()
+        yield None
         return
     exporter = Exporter(info, config)
     with Endpoint(exporter.registry, config.host, config.port, discovery_file(config.discovery, info.run)) as endpoint:

@@ -4,7 +4,6 @@ A field that is also a Prometheus metric says so in its annotation. The metric i
 help text is the field's docstring, and a number has one name from where it is measured to the dashboard.
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,19 +24,24 @@ class Metric:
 
     kind: Literal["gauge", "counter", "histogram"] = "gauge"
     by: str | None = None
-    """The label of a mapping's keys, or "block" for a tuple with one value per block."""
+    """The label for the keys of a mapping."""
     name: str | None = None
     """Default: <group>_<field>."""
-    read: Callable[[Any], float | Mapping[str, float] | Sequence[float] | None] | None = None
+    read: Callable[[Any], float | Mapping[str, float] | Sequence[float]] = lambda value: value
     """How to get the metric's values from the field's. Default: as they are."""
     help: str | None = None
     """Default: the first sentence of the field's docstring."""
 
 
+def _by_block(values: Sequence[float | None]) -> dict[str, float]:
+    names = [*map(str, range(len(values) - 1)), "shared"]
+    return {name: float("nan") if v is None else float(v) for name, v in zip(names, values, strict=bool(values))}
+
+
 GAUGE = Metric()
 COUNTER = Metric("counter")
-GAUGE_BY_BLOCK = Metric(by="block")
-COUNTER_BY_BLOCK = Metric("counter", by="block")
+GAUGE_BY_BLOCK = Metric(by="block", read=_by_block)
+COUNTER_BY_BLOCK = Metric("counter", by="block", read=_by_block)
 
 
 class Participant(Section):
@@ -204,22 +208,16 @@ class RoundLog:
 
     def append(self, record: RoundRecord) -> None:
         """Add a round."""
-        line = (record.model_dump_json() + "\n").encode()
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            os.write(descriptor, line)
-        finally:
-            os.close(descriptor)
+        with self.path.open("ab", buffering=0) as file:  # without a buffer, the line is one write
+            file.write((record.model_dump_json() + "\n").encode())
 
     def __iter__(self) -> Iterator[RoundRecord]:
         for number, line in enumerate(self.content().splitlines(), start=1):
             try:
                 yield RoundRecord.model_validate_json(line)
             except ValidationError:
-                raise ConfigError(
-                    f"{self.path}, line {number}, is not a round record; restore the file, or restore it from the last "
-                    "checkpoint with `raybcgd resume`"
-                ) from None
+                where = f"{self.path}, line {number},"
+                raise ConfigError(f"{where} is not a round record; restore it with `raybcgd resume`") from None
 
     def content(self) -> bytes:
         """Return the bytes of the log."""

@@ -8,6 +8,7 @@ to them.
 import json
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -67,31 +68,25 @@ class StateFolder:
 
     def keep_only(self, wanted: set[tuple[int, int]]) -> None:
         """Delete every other version: leftovers of rounds that will be repeated."""
+        names = {f"{client}-{version}.safetensors" for client, version in wanted}
         selector = fs.FileSelector(self._root, recursive=True, allow_not_found=True)
         for entry in self._filesystem.get_file_info(selector):
-            if entry.type != fs.FileType.File:
-                continue
-            client, _, version = entry.base_name.removesuffix(".safetensors").rpartition("-")
-            if not (client.isdigit() and version.isdigit() and (int(client), int(version)) in wanted):
+            if entry.type == fs.FileType.File and entry.base_name not in names:
                 self._filesystem.delete_file(entry.path)
 
     def remove(self, versions: Iterable[tuple[int, int]]) -> None:
         """Delete versions that no checkpoint refers to."""
         for client, version in versions:
-            try:
+            with suppress(FileNotFoundError):
                 self._filesystem.delete_file(self._path(client, version))
-            except FileNotFoundError:
-                continue
 
 
 def _arrays(data: pa.Buffer) -> State:
     """Return the arrays of a safetensors file as views of its mapped bytes, which the library would copy."""
-    header_length = int.from_bytes(memoryview(data)[:8], "little")
-    header = json.loads(bytes(memoryview(data)[8 : 8 + header_length]))
+    start = 8 + int.from_bytes(data[:8].to_pybytes(), "little")
     types = {"F32": np.float32, "F64": np.float64, "I64": np.int64}
-    start = 8 + header_length
     arrays = {}
-    for name, entry in header.items():
+    for name, entry in json.loads(data[8:start].to_pybytes()).items():
         low, high = entry["data_offsets"]
         kind = np.dtype(types[entry["dtype"]])
         arrays[name] = np.frombuffer(data, kind, (high - low) // kind.itemsize, start + low).reshape(entry["shape"])

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from raybcgd.data.inspect import shown_clients
 from raybcgd.data.partition import Ints
 from raybcgd.errors import ConfigError
@@ -15,7 +13,7 @@ from raybcgd.report.style import drawing, heat_map
 def label_map(axes: Any, counts: Ints, shown: Sequence[int], clients: int, most: int | None = None) -> Any:
     """Draw samples per label (y) and client (x). `counts` has a row for each client of `shown`, out of `clients`."""
     image = heat_map(axes, counts.T, vmin=0, vmax=most)
-    ticks = np.unique(np.linspace(0, len(shown) - 1, min(len(shown), 11)).round().astype(int)).tolist()
+    ticks = shown_clients(len(shown), limit=11).tolist()
     axes.set_xticks(ticks, [str(shown[tick]) for tick in ticks])
     axes.set_xlabel("client" if len(shown) == clients else f"client ({len(shown)} of {clients:,}, evenly spaced)")
     axes.yaxis.get_major_locator().set_params(integer=True)

@@ -20,7 +20,7 @@ from raybcgd.record.ledger import Ledger
 from raybcgd.record.metrics import RunInfo, exporting
 from raybcgd.record.rounds import Hosts, Quality, RoundLog, RoundRecord, Timing
 from raybcgd.server.evaluation import combine, pieces
-from raybcgd.server.hosts import Pool
+from raybcgd.server.pool import Pool
 from raybcgd.server.round import RoundResult, RunState, run_round
 from raybcgd.storage import RunFolder
 

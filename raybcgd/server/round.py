@@ -22,7 +22,7 @@ from raybcgd.problem import Data, Problem
 from raybcgd.record.ledger import Ledger
 from raybcgd.record.rounds import Blocks, Dropped, Participant, Traffic
 from raybcgd.server.aggregation import Aggregate, Aggregator, Expected, average_buffers, keep_uncovered
-from raybcgd.server.hosts import Pool, RoundWork
+from raybcgd.server.pool import Pool, RoundWork
 from raybcgd.server.norms import block_norms, proportional, server_norms
 from raybcgd.wire.upload import Wire, total
 

@@ -1,6 +1,6 @@
 """The base class of upload codecs, and the codecs without settings."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -74,8 +74,7 @@ class BFloat16(Codec):
         return values.to(torch.bfloat16).view(torch.int16).numpy().view(np.uint8)
 
     def decode(self, payload: np.ndarray, length: int, dtype: torch.dtype) -> Tensor:
-        halves = np.require(payload.view(np.int16), requirements="A")
-        return torch.from_numpy(halves).view(torch.bfloat16).to(dtype)
+        return read(payload, torch.bfloat16).to(dtype)
 
     def size(self, length: int, dtype: torch.dtype) -> int:
         return 2 * length
@@ -83,9 +82,5 @@ class BFloat16(Codec):
 
 def read(payload: np.ndarray, dtype: torch.dtype) -> Tensor:
     """Return the values stored in a payload, copied only if it is unaligned."""
-    return torch.from_numpy(np.require(payload.view(numpy_type(dtype)), requirements="A"))
-
-
-def numpy_type(dtype: torch.dtype) -> Any:
-    """Return the numpy type of a floating-point torch type."""
-    return np.float64 if dtype == torch.float64 else np.float32
+    words = np.require(payload.view(f"i{dtype.itemsize}"), requirements="A")
+    return torch.from_numpy(words).view(dtype)

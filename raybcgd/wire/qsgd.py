@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from raybcgd.wire.bits import pack, packed_bytes, unpack
-from raybcgd.wire.codecs import Codec, numpy_type
+from raybcgd.wire.codecs import Codec, read
 
 
 class QSGD(Codec):
@@ -33,8 +33,6 @@ class QSGD(Codec):
         """Return the norm of each bucket and the signed level of each value, an integer from -s to s."""
         s, starts = self.levels, np.arange(0, len(values), self.bucket)
         exact = values.astype(np.float64)
-        if len(starts) == 0:
-            return values[:0], exact.astype(np.int64)
         with np.errstate(over="ignore", invalid="ignore"):  # a non-finite value makes the norm non-finite
             norms = np.sqrt(np.add.reduceat(exact**2, starts)).astype(values.dtype)
             norm = np.repeat(norms, self.bucket)[: len(values)].astype(np.float64)
@@ -50,14 +48,10 @@ class QSGD(Codec):
         return np.concatenate([norms.view(np.uint8), pack(levels + self.levels, self.bits)])
 
     def decode(self, payload: np.ndarray, length: int, dtype: torch.dtype) -> Tensor:
-        split = self._buckets(length) * dtype.itemsize
-        norms = payload[:split].view(numpy_type(dtype))
-        levels = unpack(payload[split:], length, self.bits) - self.levels
-        unit = levels.astype(norms.dtype) / norms.dtype.type(self.levels)
-        return torch.from_numpy(np.repeat(norms, self.bucket)[:length]) * torch.from_numpy(unit)
+        split = len(payload) - packed_bytes(length, self.bits)
+        norms = read(payload[:split], dtype).repeat_interleave(self.bucket)[:length]
+        levels = torch.from_numpy(unpack(payload[split:], length, self.bits) - self.levels).to(dtype)
+        return norms * (levels / self.levels)
 
     def size(self, length: int, dtype: torch.dtype) -> int:
-        return self._buckets(length) * dtype.itemsize + packed_bytes(length, self.bits)
-
-    def _buckets(self, length: int) -> int:
-        return -(-length // self.bucket)
+        return -(-length // self.bucket) * dtype.itemsize + packed_bytes(length, self.bits)

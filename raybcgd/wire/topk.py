@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from raybcgd.wire.bits import pack, packed_bytes, unpack
-from raybcgd.wire.codecs import Codec, numpy_type, read
+from raybcgd.wire.codecs import Codec, read
 
 
 class TopK(Codec):
@@ -38,8 +38,7 @@ class TopK(Codec):
         return self.error_feedback
 
     def values(self, length: int) -> int:
-        wanted = self.k or max(1, round(length * (self.fraction or 0.01)))
-        return min(wanted, length)
+        return min(length, self.k or max(1, round(length * (self.fraction or 0.01))))
 
     def encode(self, values: Tensor, rng: np.random.Generator) -> np.ndarray:
         array = values.numpy()
@@ -48,24 +47,23 @@ class TopK(Codec):
             return array.view(np.uint8)
         # NaN sorts last, so it is sent and the server detects it.
         chosen = np.sort(np.argpartition(np.abs(array), n - k)[n - k :])
-        return np.concatenate([array[chosen].view(np.uint8), pack(chosen, _index_bits(n))])
+        return np.concatenate([array[chosen].view(np.uint8), pack(chosen, self._index_bits(n))])
 
     def decode(self, payload: np.ndarray, length: int, dtype: torch.dtype) -> Tensor:
         indices = self.positions(payload, length, dtype)
         if indices is None:
             return read(payload, dtype)
-        dense = np.zeros(length, dtype=numpy_type(dtype))
-        dense[indices] = payload[: len(indices) * dtype.itemsize].view(dense.dtype)
-        return torch.from_numpy(dense)
+        dense = torch.zeros(length, dtype=dtype)
+        dense[indices] = read(payload[: len(indices) * dtype.itemsize], dtype)
+        return dense
 
     def positions(self, payload: np.ndarray, length: int, dtype: torch.dtype) -> np.ndarray | None:
         k = self.values(length)
-        return None if k == length else unpack(payload[k * dtype.itemsize :], k, _index_bits(length))
+        return None if k == length else unpack(payload[k * dtype.itemsize :], k, self._index_bits(length))
 
     def size(self, length: int, dtype: torch.dtype) -> int:
         k = self.values(length)
-        return k * dtype.itemsize + (0 if k == length else packed_bytes(k, _index_bits(length)))
+        return k * dtype.itemsize + packed_bytes(k, self._index_bits(length))
 
-
-def _index_bits(length: int) -> int:
-    return (length - 1).bit_length()
+    def _index_bits(self, length: int) -> int:
+        return 0 if self.values(length) == length else (length - 1).bit_length()

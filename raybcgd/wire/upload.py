@@ -1,9 +1,9 @@
 """Slice, encode, decode and count declared uploads."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from itertools import zip_longest
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,27 +11,26 @@ from torch import Tensor
 
 from raybcgd.algorithms.api import Algorithm
 from raybcgd.algorithms.contract import Field, Kind, declared
+from raybcgd.errors import RunError
 from raybcgd.model.blocks import BlockLayout
-from raybcgd.wire.codecs import Codec, Raw, numpy_type
+from raybcgd.wire.codecs import Codec, Raw
 
 Slices = tuple[slice, ...]
+Values = dict[str, Tensor]
+Arrays = dict[str, np.ndarray]
 
 
 def take(vector: Tensor, slices: Slices) -> Tensor:
     """Return the coordinates in the slices, concatenated. One slice gives a view."""
-    if not slices:
-        return vector[..., :0]
-    if len(slices) == 1:
-        return vector[..., slices[0]]
-    return torch.cat([vector[..., s] for s in slices], dim=-1)
+    parts = [vector[..., s] for s in slices] or [vector[..., :0]]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
 
 def put(vector: Tensor, slices: Slices, values: Tensor) -> None:
     """Write concatenated values back to their slices: the inverse of `take`."""
-    start = 0
-    for s in slices:
-        vector[..., s] = values[..., start : start + s.stop - s.start]
-        start += s.stop - s.start
+    parts = torch.split(values, [s.stop - s.start for s in slices], dim=-1)
+    for s, part in zip(slices, parts, strict=True):
+        vector[..., s] = part
 
 
 def restrict(values: Any, slices: Slices) -> Any:
@@ -46,8 +45,7 @@ def length(slices: Slices) -> int:
     return sum(s.stop - s.start for s in slices)
 
 
-@dataclass(frozen=True)
-class Traffic:
+class Traffic(NamedTuple):
     """Cost of one or several uploads or downloads."""
 
     floats: int
@@ -63,12 +61,9 @@ class Wire:
 
     def __init__(self, algorithm: Algorithm, layout: BlockLayout, codec: Codec, dtype: torch.dtype) -> None:
         self.layout, self.codec, self.dtype = layout, codec, dtype
-        self._type = algorithm.upload_type
-        self._fields = declared(self._type)
-        self._down = declared(algorithm.Down)
-        self._raw = Raw()
+        self._type, self._raw = algorithm.upload_type, Raw()
+        self._fields, self._down = declared(self._type), declared(algorithm.Down)
         self._fixed: dict[int | None, Traffic] = {}
-        self._sizes: dict[int | None, list[int]] = {}
 
     def slices(self, kind: Kind, block: int | None) -> Slices:
         """Return the coordinates that a field carries for a client with this block. Block None: every block."""
@@ -83,8 +78,8 @@ class Wire:
     def coordinates(self, block: int | None) -> Slices:
         """Return the coordinates of the widest field of an upload: all that the server can learn about."""
         kinds = {field.kind for field in self._fields}
-        widest = next((kind for kind in (Kind.WHOLE, Kind.OWN, Kind.SHARED) if kind in kinds), None)
-        return () if widest is None else self.slices(widest, block)
+        widest = next((kind for kind in (Kind.WHOLE, Kind.OWN, Kind.SHARED) if kind in kinds), Kind.SCALAR)
+        return self.slices(widest, block)
 
     def shared_span(self, block: int | None) -> slice:
         """Return the position of the shared block within `coordinates`: always the end."""
@@ -92,66 +87,45 @@ class Wire:
         return slice(stop - self.layout.shared.size, stop)
 
     def _length(self, field: Field, block: int | None) -> int:
-        return 1 if field.kind is Kind.SCALAR else length(self.slices(field.kind, block))
+        return length(self.slices(field.kind, block)) if field.per_coordinate else 1
 
     def _codec(self, field: Field) -> Codec:
-        return self._raw if field.kind is Kind.SCALAR else self.codec
+        return self.codec if field.per_coordinate else self._raw
 
-    def select(self, upload: Any, block: int | None) -> dict[str, Tensor]:
+    def select(self, upload: Any, block: int | None) -> Values:
         """Return the values of each field that will be sent, as one vector per field on the CPU."""
         values = {}
         for field in self._fields:
             value = getattr(upload, field.name)
-            if field.kind is not Kind.SCALAR:
+            if field.per_coordinate:
                 value = take(value, self.slices(field.kind, block))
             values[field.name] = value.detach().to(device="cpu", dtype=self.dtype).reshape(-1)
         return values
 
-    def encode(self, values: dict[str, Tensor], rng: np.random.Generator) -> np.ndarray:
+    def encode(self, values: Values, rng: np.random.Generator) -> np.ndarray:
         """Return the payload: the encoded fields in declared order, and nothing else."""
-        parts = [self._codec(field).encode(values[field.name], rng) for field in self._fields]
-        # A single part may be a view of a buffer that the next client overwrites.
-        return np.concatenate(parts) if len(parts) > 1 else parts[0].copy()
+        # A copy even of a single part, which may be a view of a buffer that the next client overwrites.
+        return np.concatenate([self._codec(field).encode(values[field.name], rng) for field in self._fields])
 
     def decode(self, payload: np.ndarray, block: int | None) -> Any:
         """Return the upload as the server sees it: fields have only the uploaded coordinates."""
-        return self._type(
-            **{
-                field.name: self._codec(field).decode(part, self._length(field, block), self.dtype)
-                for field, part in self._parts(payload, block)
-            }
-        )
+        parts = zip(self._fields, self._parts(payload, block), strict=True)
+        return self._type(*(self._codec(f).decode(part, self._length(f, block), self.dtype) for f, part in parts))
 
-    def _parts(self, payload: np.ndarray, block: int | None) -> Iterator[tuple[Field, np.ndarray]]:
-        """Yield each field with its bytes."""
-        if block not in self._sizes:
-            self._sizes[block] = [
-                self._codec(field).size(self._length(field, block), self.dtype) for field in self._fields
-            ]
-        sizes = self._sizes[block]
+    def _parts(self, payload: np.ndarray, block: int | None) -> list[np.ndarray]:
+        """Return the bytes of each field."""
+        sizes = [self._codec(field).size(self._length(field, block), self.dtype) for field in self._fields]
         if sum(sizes) != payload.nbytes:
-            raise ValueError(
-                f'wire.codec = "{self.codec.codec}": the upload has {payload.nbytes} bytes instead of {sum(sizes)}; '
-                "make `encode` and `size` agree"
-            )
-        start = 0
-        for field, size in zip(self._fields, sizes, strict=True):
-            yield field, payload[start : start + size]
-            start += size
+            found = f"an upload has {payload.nbytes} bytes instead of {sum(sizes)}"
+            raise RunError(f'wire.codec = "{self.codec.codec}": {found}; make `encode` and `size` agree')
+        return np.split(payload, np.cumsum(sizes)[:-1])
 
-    def initial_residuals(self) -> dict[str, np.ndarray]:
+    def initial_residuals(self) -> Arrays:
         """Return a client's residuals before its first upload: zeros, or nothing without error feedback."""
-        if not self.codec.remembers:
-            return {}
-        return {
-            f"codec.{field.name}": np.zeros(self.layout.size, dtype=numpy_type(self.dtype))
-            for field in self._fields
-            if field.kind is not Kind.SCALAR
-        }
+        vectors = [field.name for field in self._fields if field.per_coordinate and self.codec.remembers]
+        return {f"codec.{name}": torch.zeros(self.layout.size, dtype=self.dtype).numpy() for name in vectors}
 
-    def add_residuals(
-        self, values: dict[str, Tensor], state: Mapping[str, np.ndarray], block: int | None
-    ) -> dict[str, Tensor]:
+    def add_residuals(self, values: Values, state: Arrays, block: int | None) -> Values:
         """Return the values to encode: those of this round plus the client's residuals on the same coordinates."""
         added = dict(values)
         for field in self._fields:
@@ -159,14 +133,12 @@ class Wire:
                 added[field.name] = values[field.name] + take(torch.tensor(residual), self.slices(field.kind, block))
         return added
 
-    def updated_residuals(
-        self, values: dict[str, Tensor], sent: Any, state: Mapping[str, np.ndarray], block: int | None
-    ) -> dict[str, np.ndarray]:
+    def updated_residuals(self, values: Values, sent: Any, state: Arrays, block: int | None) -> Arrays:
         """Return the residuals after an upload: `values - sent` where the client uploads, unchanged elsewhere."""
         updated = {}
         for field in self._fields:
             if (residual := state.get(f"codec.{field.name}")) is not None:
-                result = torch.from_numpy(residual.copy())
+                result = torch.tensor(residual)
                 put(result, self.slices(field.kind, block), values[field.name] - getattr(sent, field.name))
                 updated[f"codec.{field.name}"] = result.numpy()
         return updated
@@ -178,44 +150,38 @@ class Wire:
         `by_block` counts all candidates.
         """
         if payload is not None and type(self.codec).positions is not Codec.positions:
-            parts = {field.name: part for field, part in self._parts(payload, block)}
-            return self._traffic(self._fields, self.codec, block, parts)
+            return self._traffic(self._fields, self.codec, block, self._parts(payload, block))
         if block not in self._fixed:
-            self._fixed[block] = self._traffic(self._fields, self.codec, block, {})
+            self._fixed[block] = self._traffic(self._fields, self.codec, block, [])
         return self._fixed[block]
 
     @cached_property
     def download(self) -> Traffic:
         """Cost of the broadcast per client. Downloads are raw."""
-        return self._traffic(self._down, self._raw, None, {})
+        return self._traffic(self._down, self._raw, None, [])
 
     def uncoded_bytes(self, block: int | None) -> int:
         """Return the size of one upload without a codec."""
         return sum(self._length(field, block) for field in self._fields) * self.dtype.itemsize
 
-    def _traffic(
-        self, fields: Sequence[Field], codec: Codec, block: int | None, parts: Mapping[str, np.ndarray]
-    ) -> Traffic:
-        per_block = np.zeros(len(self.layout.blocks) + 1, dtype=np.int64)
+    def _traffic(self, fields: Sequence[Field], codec: Codec, block: int | None, parts: list[np.ndarray]) -> Traffic:
+        by_block = np.zeros(len(self.layout.edges), dtype=np.int64)
         floats = size = 0
-        for field in fields:
-            count, used = self._length(field, block), self._raw if field.kind is Kind.SCALAR else codec
+        for field, part in zip_longest(fields, parts):
+            count, used = self._length(field, block), codec if field.per_coordinate else self._raw
             floats += used.values(count)
             size += used.size(count, self.dtype)
-            positions = used.positions(parts[field.name], count, self.dtype) if parts else None
-            per_block += self._by_block(self.slices(field.kind, block), positions)
-        return Traffic(floats, size, tuple(per_block.tolist()))
+            positions = None if part is None else used.positions(part, count, self.dtype)
+            by_block += self._by_block(self.slices(field.kind, block), positions)
+        return Traffic(floats, size, tuple(by_block.tolist()))
 
     def _by_block(self, slices: Slices, positions: np.ndarray | None) -> np.ndarray:
         """Count the coordinates of the slices (or those at `positions` within them) in each block."""
-        ends = [part.stop for part in (*self.layout.blocks, self.layout.shared)]
+        edges = (*self.layout.edges, self.layout.size)
         if positions is None:
-            counts = np.zeros(len(ends), dtype=np.int64)
-            for s in slices:
-                counts += np.diff(np.clip([0, *ends], s.start, s.stop))
-            return counts
+            return np.sum([np.diff(np.clip(edges, s.start, s.stop)) for s in slices], axis=0, dtype=np.int64)
         coordinates = np.concatenate([np.arange(s.start, s.stop) for s in slices])[positions]
-        return np.bincount(np.searchsorted(ends, coordinates, side="right"), minlength=len(ends))
+        return np.bincount(np.searchsorted(edges[1:], coordinates, side="right"), minlength=len(edges) - 1)
 
 
 def total(traffic: Sequence[Traffic]) -> Traffic:

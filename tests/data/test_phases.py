@@ -1,4 +1,4 @@
-"""Block-cyclic data: phases of labels, each dealt among all clients."""
+"""Block-cyclic data: phases of labels, each split among all clients."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ TRAIN, TEST = np.tile(np.arange(10), 1200), np.tile(np.arange(10), 100)
 
 
 @pytest.mark.parametrize("shared", [0, 1, 2])
-def test_phases_split_all_samples(shared: int) -> None:
+def test_every_sample_belongs_to_one_phase(shared: int) -> None:
     config = PhasesConfig(count=5, shared_labels=shared)
     found = phases(TRAIN, TEST, 10, config, clients=100, seed=0)
     train = np.concatenate([phase.train.indices for phase in found])
@@ -25,17 +25,17 @@ def test_phases_split_all_samples(shared: int) -> None:
         assert phase.train.sizes.min() >= 1
 
 
-def test_neighbours_share_labels_and_the_last_shares_with_the_first() -> None:
+def test_neighbouring_phases_share_labels_in_a_cycle() -> None:
     assert phase_labels(6, PhasesConfig(count=3, shared_labels=1)) == [(0, 1, 2), (2, 3, 4), (4, 5, 0)]
 
 
-def test_a_shared_label_has_the_same_share_of_train_and_test() -> None:
+def test_a_shared_label_is_as_frequent_in_training_as_in_test_data() -> None:
     phase = phases(TRAIN, TEST, 10, PhasesConfig(count=5, shared_labels=1), 50, 0)[0]
     train, test = (np.bincount(t, minlength=10) / len(t) for t in (TRAIN[phase.train.indices], TEST[phase.test]))
     assert np.allclose(train, test, atol=0.02)
 
 
-def test_client_sizes_are_normal_around_their_mean() -> None:
+def test_client_sizes_are_normally_distributed() -> None:
     big = np.tile(np.arange(10), 50_000)
     sizes = phases(big, TEST, 10, PhasesConfig(count=2, size_deviation=0.2), 1000, 0)[0].train.sizes
     assert sizes.mean() == 250
@@ -43,13 +43,13 @@ def test_client_sizes_are_normal_around_their_mean() -> None:
     assert (np.abs(sizes - 250) < 50).mean() == pytest.approx(0.683, abs=0.05)
 
 
-def test_no_client_is_empty_however_wide_the_sizes_are() -> None:
+def test_no_client_is_empty_if_sizes_vary_widely() -> None:
     for seed in range(20):
         for phase in phases(TRAIN, TEST, 10, PhasesConfig(count=5, size_deviation=10), 3, seed):
             assert phase.train.sizes.min() >= 1
 
 
-def test_phases_are_a_function_of_the_seed() -> None:
+def test_phases_depend_on_the_seed() -> None:
     one, same, other = (phases(TRAIN, TEST, 10, PhasesConfig(), 100, seed)[2].train.indices for seed in (4, 4, 5))
     assert np.array_equal(one, same)
     assert not np.array_equal(one, other)
@@ -58,13 +58,17 @@ def test_phases_are_a_function_of_the_seed() -> None:
 @pytest.mark.parametrize(
     ("config", "clients", "message"),
     [
-        (PhasesConfig(count=11), 10, r"data\.phases\.count is 11 .* lower it to 10"),
-        (PhasesConfig(count=5, shared_labels=3), 10, r"data\.phases\.shared_labels is 3 .* lower it to 2"),
-        (PhasesConfig(count=1, shared_labels=1), 10, r"data\.phases\.shared_labels is 1 .* lower it to 0"),
-        (PhasesConfig(count=5), 2401, r"data\.partition\.clients is 2401 .* 2400 train samples"),
+        (PhasesConfig(count=11), 10, r"data\.phases\.count = 11 .* lower it to 10"),
+        (PhasesConfig(count=5, shared_labels=3), 10, r"data\.phases\.shared_labels = 3 .* lower it to 2"),
+        (PhasesConfig(count=1, shared_labels=1), 10, r"data\.phases\.shared_labels = 1 .* lower it to 0"),
+        (
+            PhasesConfig(count=5),
+            2401,
+            r"data\.partition\.clients = 2401 is more than the 2400 training samples of phase 0",
+        ),
     ],
 )
-def test_impossible_phases_name_the_setting(config: PhasesConfig, clients: int, message: str) -> None:
+def test_impossible_phases_are_refused(config: PhasesConfig, clients: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         phases(TRAIN, TEST, 10, config, clients, 0)
 

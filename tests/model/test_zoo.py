@@ -1,4 +1,4 @@
-"""The models by name: shapes, determinism, training, and errors that name the setting."""
+"""Models and losses: shapes, determinism, training, and one-line errors."""
 
 import subprocess
 import sys
@@ -9,8 +9,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from raybcgd.errors import ConfigError
-from raybcgd.model.settings import ModelConfig
-from raybcgd.model.zoo import MODELS, build, loss_function
+from raybcgd.model.settings import MODELS, ModelConfig
+from raybcgd.model.zoo import build, loss_function
 
 SMALL = sorted(set(MODELS) - {"vit_b_16", "sigmoid_erm"})
 
@@ -46,7 +46,7 @@ def _model(name: str, input_shape: tuple[int, ...], classes: int = 10, **options
 
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("input_shape", [(3, 32, 32), (1, 28, 28)])
-def test_every_model_takes_colour_and_grey_pictures(name: str, input_shape: tuple[int, ...]) -> None:
+def test_every_model_accepts_colour_and_grey_images(name: str, input_shape: tuple[int, ...]) -> None:
     options = {"depth": 2} if name == "vit_tiny" else {}
     with torch.no_grad():
         outputs = _model(name, input_shape, 7, **options)(torch.randn(2, *input_shape))
@@ -55,26 +55,26 @@ def test_every_model_takes_colour_and_grey_pictures(name: str, input_shape: tupl
 
 
 @pytest.mark.parametrize("name", ["mlp", "logistic", "resnet8", "resnet18", "vit_tiny"])
-def test_these_take_the_embedded_digits_too(name: str) -> None:
+def test_some_models_accept_the_small_digits(name: str) -> None:
     assert _model(name, (1, 8, 8))(torch.randn(2, 1, 8, 8)).shape == (2, 10)
 
 
 @pytest.mark.parametrize(
     ("name", "smallest"), [("lenet5", 16), ("cnn", 16), ("vgg11", 16), ("vgg19", 16), ("resnet18", 8), ("resnet8", 4)]
 )
-def test_smallest_pictures(name: str, smallest: int) -> None:
+def test_images_below_the_minimum_size_are_refused(name: str, smallest: int) -> None:
     _model(name, (1, smallest, smallest))(torch.randn(2, 1, smallest, smallest))
     with pytest.raises(ConfigError, match=f"at least {smallest}x{smallest}"):
         _model(name, (1, smallest - 1, smallest))
 
 
-def test_pictures_need_not_be_square() -> None:
+def test_images_need_not_be_square() -> None:
     for name in ("lenet5", "cnn", "vgg11", "resnet8"):
         assert _model(name, (3, 20, 36))(torch.randn(2, 3, 20, 36)).shape == (2, 10)
 
 
 @pytest.mark.parametrize("name", ["mlp", "lenet5", "resnet8", "vit_tiny"])
-def test_initialisation_depends_on_the_seed_alone(name: str) -> None:
+def test_initialisation_depends_only_on_the_seed(name: str) -> None:
     config = ModelConfig(name=name)
     torch.manual_seed(1)
     state = torch.get_rng_state()
@@ -89,7 +89,7 @@ def test_initialisation_depends_on_the_seed_alone(name: str) -> None:
     assert all(torch.equal(first[key], double[key].to(first[key].dtype)) for key in first)
 
 
-def test_default_perceptron_trains_with_plain_sgd() -> None:
+def test_the_default_model_trains_with_plain_sgd() -> None:
     pixels, labels = load_digits(return_X_y=True)
     x = torch.tensor(pixels / 16, dtype=torch.float32).view(-1, 1, 8, 8)
     y = torch.tensor(labels)
@@ -130,12 +130,14 @@ def test_losses_on_one_logit() -> None:
     assert build(ModelConfig(name="sigmoid_erm"), (4,), 2, seed=0)(torch.randn(3, 4)).shape == (3, 1)
 
 
-def test_models_and_losses_of_ones_own() -> None:
+def test_custom_models_and_losses() -> None:
     assert _model("user_package:user_model", (3, 4), 2, width=9)[1].out_features == 9
     assert isinstance(_model("user_package:ready_model", (3, 4)), nn.Linear)
     assert _model("user_package:wide_model", (3, 4), width=6).in_features == 6
     assert isinstance(_model("torch.nn:Linear", (3, 4), in_features=1, out_features=2), nn.Linear)
     assert loss_function(ModelConfig(loss="user_package:half_squared")) is half_squared
+    assert build(ModelConfig(name=user_model, options={"width": 4}), (3, 4), 2, 0)[1].out_features == 4
+    assert loss_function(ModelConfig(loss=half_squared)) is half_squared
 
 
 @pytest.mark.parametrize(
@@ -149,32 +151,34 @@ def test_models_and_losses_of_ones_own() -> None:
         ({"name": "resnet8", "options": {"norm": "layer"}}, "model.options.norm"),
         ({"name": "resnet8", "options": {"groups": 3}}, "model.options.groups = 3"),
         ({"name": "vit_tiny", "options": {"heads": 5}}, "model.options.heads = 5"),
-        ({"name": "sigmoid_erm"}, "for two classes, and the data has 10"),
+        ({"name": "sigmoid_erm"}, "needs two classes, but the data has 10"),
         ({"name": "sigmoid_erm", "loss": "cross_entropy"}, "set model.loss to"),
-        ({"name": "no_such_package:model"}, "importing no_such_package failed"),
-        ({"name": "user_package:"}, "is incomplete"),
-        ({"name": "user_package:nothing"}, "has no callable nothing"),
-        ({"name": "user_package:not_a_model"}, "must return a torch.nn.Module"),
+        ({"name": "no_such_package:model"}, "cannot be imported (ModuleNotFoundError"),
+        ({"name": "user_package:"}, 'model.name = "user_package:" is unknown; use one of mlp,'),
+        ({"name": "user_package:nothing"}, "cannot be imported (AttributeError"),
+        ({"name": "user_package:SMALL"}, "is not callable"),
+        ({"name": nn.Linear(2, 2)}, "pass it as run(module=…)"),
+        ({"name": "user_package:not_a_model"}, "returned int; return a torch.nn.Module"),
         ({"name": "user_package:wide_model"}, "missing a required argument"),
         ({"name": "user_package:ready_model", "options": {"a": 1}}, "accepts none"),
         ({"name": "vit_b_16", "options": {"weights": "/no/such/file"}}, "model.options.weights"),
     ],
 )
-def test_a_wrong_model_is_one_line_that_names_the_setting(config: dict[str, object], message: str) -> None:
+def test_a_wrong_model_gives_a_one_line_error(config: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         build(ModelConfig(**config), (1, 8, 8), 10, seed=0)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_an_unknown_loss_and_samples_that_are_no_pictures() -> None:
+def test_an_unknown_loss_or_an_input_that_is_not_an_image_is_refused() -> None:
     with pytest.raises(ConfigError, match=r'model\.loss = "nope"'):
         loss_function(ModelConfig(loss="nope"))
-    with pytest.raises(ConfigError, match="needs pictures"):
+    with pytest.raises(ConfigError, match="needs images"):
         _model("cnn", (784,))
 
 
-def test_a_perceptron_does_not_import_torchvision() -> None:
+def test_the_default_model_does_not_import_torchvision() -> None:
     code = (
         "import sys, raybcgd.model.zoo as zoo; zoo.build(zoo.ModelConfig(), (1, 8, 8), 10, 0); "
         "print('torchvision' in sys.modules)"
@@ -184,7 +188,7 @@ def test_a_perceptron_does_not_import_torchvision() -> None:
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 @pytest.mark.parametrize("name", sorted({*SMALL} - {"vgg19", "resnet18"}))
-def test_stacked_clients_get_the_gradients_of_single_ones(name: str) -> None:
+def test_stacked_gradients_equal_single_gradients(name: str) -> None:
     options = {"depth": 1, "width": 12, "lora_rank": 1} if name == "vit_tiny" else {}
     model = build(ModelConfig(name=name, options=options, dtype="float64"), (1, 18, 18), 3, seed=0)
     names = [key for key, parameter in model.named_parameters() if parameter.requires_grad]

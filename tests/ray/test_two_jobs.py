@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raybcgd.experiment import run
-from raybcgd.submit import Job, follow, submit
+from raybcgd.submit import SubmittedJob, follow, submit
 from tests.conftest import small
 from tests.ray.heads import Head, head
 
@@ -28,7 +28,7 @@ def test_two_jobs_run_at_the_same_time(cluster: Head, tmp_path: Path) -> None:
     config = tmp_path / "small.toml"
     config.write_text(small(**TABLES, engine="ray", hosts={"max_count": 2}).to_toml())
     jobs = [submit(config, address=cluster.dashboard) for _ in range(2)]
-    logs: dict[Job, list[str]] = {job: [] for job in jobs}
+    logs: dict[SubmittedJob, list[str]] = {job: [] for job in jobs}
     assert [follow(job, logs[job].append) for job in jobs] == [0, 0], logs
     folders = [Path(job.folder.replace("~", str(cluster.home))) for job in jobs]
     assert sorted(folders) == cluster.runs()

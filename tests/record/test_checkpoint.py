@@ -1,5 +1,6 @@
 """Checkpoints: resume with the same bits, refuse other experiments, survive damage."""
 
+import hashlib
 import logging
 import re
 from pathlib import Path
@@ -71,7 +72,7 @@ def test_another_experiment_is_refused_with_the_difference(out: Path) -> None:
 
 @pytest.mark.parametrize("file", ["server.safetensors", "ledger.safetensors", "manifest.json", "rounds.jsonl"])
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
-def test_a_damaged_checkpoint_is_passed_over(
+def test_a_damaged_checkpoint_is_skipped(
     out: Path, undisturbed: str, file: str, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     interrupted(out, after=6)
@@ -85,7 +86,7 @@ def test_a_damaged_checkpoint_is_passed_over(
     with caplog.at_level(logging.WARNING):
         result = run(small(rounds=8), out=out, resume=True)
     assert result.summary["sha256"] == undisturbed
-    assert re.search(r"checkpoint of round 6 is damaged \(.*\) and is passed over", caplog.text)
+    assert re.search(r"skipping the checkpoint of round 6, which is damaged \(.*\)", caplog.text)
 
 
 def test_a_damaged_client_state_is_noticed_on_resume(
@@ -107,7 +108,7 @@ def test_old_checkpoints_and_states_are_removed(out: Path) -> None:
     assert len(list((out / "states").rglob("*.safetensors"))) <= 2 * 20
 
 
-def test_leftovers_of_rounds_that_will_be_done_again_are_removed(out: Path) -> None:
+def test_leftovers_of_rounds_that_will_be_repeated_are_removed(out: Path) -> None:
     interrupted(out, after=6)
     stray = out / "states" / "003" / "3-99.safetensors"
     stray.parent.mkdir(exist_ok=True)
@@ -140,7 +141,7 @@ def test_checkpoints_and_states_on_a_file_system_that_cannot_rename(
 ) -> None:
     """As on an object store: files are written in place, and states that do not fit in memory spill to this machine."""
     bucket = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
-    for module in ("raybcgd.client.state_cache", "raybcgd.record.checkpoint", "raybcgd.problem"):
+    for module in ("raybcgd.record.states", "raybcgd.record.checkpoint", "raybcgd.problem"):
         monkeypatch.setattr(f"{module}.open_address", lambda address: (bucket, address.removeprefix("bucket://")))
     tables: dict[str, Any] = {"checkpoint": {"address": "bucket://saved"}, "hosts": {"state_memory_mb": 0.01}}
     interrupted(out, after=5, **tables)
@@ -148,3 +149,12 @@ def test_checkpoints_and_states_on_a_file_system_that_cannot_rename(
     result = run(small(rounds=8, **tables), out=tmp_path / "elsewhere", resume=True)
     assert result.summary["sha256"] == undisturbed
     assert [record.round for record in result.records] == list(range(8))
+
+
+def test_checkpoints_of_another_version_are_refused_with_one_line(out: Path) -> None:
+    run(small(rounds=2), out=out)
+    manifest = out / "checkpoints" / "round-000002" / "manifest.json"
+    body = manifest.read_text().rpartition("\n}")[0].replace('"version": 2', '"version": 1') + "\n}"
+    manifest.write_text(f"{body}\n{hashlib.sha256(body.encode()).hexdigest()}\n")
+    with pytest.raises(ConfigError, match="was written by another version of raybcgd; resume it with that version"):
+        run(small(rounds=4), out=out, resume=True)

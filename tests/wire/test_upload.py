@@ -9,7 +9,7 @@ from torch import nn
 
 from raybcgd.algorithms.settings import ALGORITHMS
 from raybcgd.config import load_config, make_config
-from raybcgd.errors import ConfigError
+from raybcgd.errors import ConfigError, RunError
 from raybcgd.model.blocks import divide
 from raybcgd.model.settings import BlocksConfig
 from raybcgd.wire import QSGD, Codec, Raw, TopK
@@ -33,7 +33,7 @@ def test_put_inverts_take() -> None:
 
 
 def test_an_upload_of_the_wrong_size_is_rejected() -> None:
-    with pytest.raises(ValueError, match="63 bytes instead of 64"):
+    with pytest.raises(RunError, match="63 bytes instead of 64"):
         wire("fedbcgd", Raw()).decode(np.zeros(63, dtype=np.uint8), 2)
 
 

@@ -149,8 +149,7 @@ class HostGroup:
         elif not self.fixed_homes:
             self._recently_useful.append(useful_hosts(steps, self._problem.stack))
             target = min(self._config.max_count, max(self._recently_useful))
-            # The autoscaler adds nodes for pending actors. Ray's request_resources would not do: it holds one request
-            # for the whole cluster, so two runs would overwrite each other's.
+            # The autoscaler adds nodes for pending actors. With request_resources, runs would share one request.
             for _ in range(target - len(self.all)):
                 self._start(max(self.in_slot, default=-1) + 1)
             if len(self._recently_useful) == _KEEP_ROUNDS:

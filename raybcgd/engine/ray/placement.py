@@ -8,7 +8,7 @@ from raybcgd.engine.settings import HostsConfig
 from raybcgd.errors import ConfigError
 
 _SPARE_HOSTS = 1.25
-"""Clients do not split evenly: with 25 % more hosts than the work fills, a round ends with its longest client."""
+"""Clients do not split evenly. With 25 % more hosts than the work fills, a round still ends with its longest client."""
 
 
 class HostNeeds(NamedTuple):
@@ -57,7 +57,7 @@ def host_count(
         wanted = -(-clients // config.clients_per_host)
         setting = f"hosts.clients_per_host = {config.clients_per_host} with {clients} clients"
     if config.max_count is not None:
-        if config.clients_per_host is not None and wanted is not None and wanted > config.max_count:
+        if wanted is not None and wanted > config.max_count:
             raise ConfigError(
                 f"{setting} asks for {wanted} hosts, more than hosts.max_count = {config.max_count}; raise "
                 f"hosts.max_count to at least {wanted}, or raise hosts.clients_per_host"
@@ -69,14 +69,12 @@ def host_count(
             f"no host fits: each asks for {needs.describe()}, and the cluster has {_describe_nodes(nodes)}; lower "
             "hosts.num_gpus or hosts.num_cpus, or set hosts.max_count if an autoscaler can add nodes"
         )
-    if wanted is None:
-        return min(room, cohort)
-    if wanted > room:
+    if wanted is not None and wanted > room:
         raise ConfigError(
             f"{setting} asks for {wanted} hosts of {needs.describe()} each, but the cluster holds {room}: it has "
             f"{_describe_nodes(nodes)}; lower hosts.num_gpus, hosts.num_cpus or the number of hosts"
         )
-    return wanted
+    return min(room, cohort) if wanted is None else wanted
 
 
 def describe_resources(resources: Mapping[str, float]) -> str:

@@ -15,7 +15,7 @@ from raybcgd.errors import RunError, last_line
 from raybcgd.messages import ClientTask, Outcome, Piece, RoundOrders, Score
 from raybcgd.problem import Problem
 from raybcgd.record.rounds import Hosts
-from raybcgd.server.hosts import PoolReport, RoundWork
+from raybcgd.server.pool import PoolReport, RoundWork
 
 _CALLS_IN_FLIGHT = 2
 """Calls per host, so that it never waits for the coordinator."""
@@ -142,8 +142,8 @@ class RayPool:
         worst = max((task.client for task in lost), key=lambda client: times_lost[client], default=None)
         if worst is not None and times_lost[worst] > self._config.max_retries:
             raise RunError(
-                f"the task of client {worst} in round {training.orders.round_index} was lost with its host "
-                f"{times_lost[worst]} times, more than hosts.max_retries = {self._config.max_retries}: {last_line(error)}"
+                f"the task of client {worst} in round {training.orders.round_index} was lost with its host more than "
+                f"hosts.max_retries = {self._config.max_retries} times: {last_line(error)}"
             )
         waiting = training.queues.remove_host(number)
         self.hosts.wait_for_any()
