@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,21 +62,20 @@ def run(
     problem, data = prepare(config, module, dataset)
     folder = _open_folder(config, problem.algorithm.name, out, resume)
     if not folder.partition.exists():
-        record = partition_record(data.dataset, data.partitions)
-        write_atomic(folder.partition, record.model_dump_json() + "\n")
+        write_atomic(folder.partition, partition_record(data.dataset, data.partitions).model_dump_json() + "\n")
     engine = engine_named(config.engine)
-    with ExitStack() as stack:
-        stack.enter_context(engine.running(config.hosts.address, announce))
-        session = engine.open(problem, data, folder, resume)
-        stack.callback(session.close)
+    with (
+        engine.running(config.hosts.address, announce),
+        closing(engine.open(problem, data, folder, resume)) as session,
+    ):
         announce("starting the hosts")
-        for record_ in _confirmed(session.records(), config, folder):
-            log_round(record_, folder.run_name)
+        for record in _confirmed(session.records(), config, folder):
+            log_round(record, folder.run_name)
             if observe is not None:
-                observe(record_)
+                observe(record)
         models = session.models()
     records = tuple(RoundLog(folder.rounds))
-    flat = FlatModel(problem.module(), problem.layout, problem.dtype, torch.device("cpu"))
+    flat = problem.flat_model()
     write_atomic(folder.final, save(_named(flat, models)))
     summary = {
         "algorithm": problem.algorithm.name,

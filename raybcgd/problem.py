@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from raybcgd.algorithms.api import Algorithm
-from raybcgd.algorithms.contract import state_bytes
+from raybcgd.algorithms.contract import zeros
 from raybcgd.config.schema import Config
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.partition import Partition, partition
@@ -19,6 +19,7 @@ from raybcgd.data.phases import phases
 from raybcgd.data.sources import load
 from raybcgd.errors import ConfigError, first_line
 from raybcgd.model.blocks import BlockLayout, divide, recut
+from raybcgd.model.flat import FlatModel
 from raybcgd.model.layers import layers_of
 from raybcgd.model.settings import LOSSES, MODELS
 from raybcgd.model.zoo import build, loss_function
@@ -60,6 +61,10 @@ class Problem:
         """Return a new module with the initial parameters."""
         return copy.deepcopy(self._initial)
 
+    def flat_model(self, device: torch.device | None = None) -> FlatModel:
+        """Return a new module in a flat vector. Default: on the CPU."""
+        return FlatModel(self.module(), self.layout, self.dtype, device or torch.device("cpu"))
+
     @cached_property
     def _initial(self) -> nn.Module:
         if self.own_module is not None:
@@ -93,10 +98,7 @@ class Problem:
     @cached_property
     def trained(self) -> Tensor | None:
         """1 on parameters and 0 on buffers; None without buffers."""
-        entries = [entry for layer in self.layout.order for entry in layer.entries]
-        if all(entry.trained for entry in entries):
-            return None
-        return torch.cat([torch.full((entry.size,), float(entry.trained), dtype=self.dtype) for entry in entries])
+        return self.flat_model().trained
 
     @cached_property
     def wire(self) -> Wire:
@@ -155,8 +157,9 @@ class Problem:
     @cached_property
     def state_bytes(self) -> int:
         """Size of a client's state."""
-        algorithm = state_bytes(self.algorithm.Client, self.layout.size, self.data_phases, self.dtype)
-        return algorithm + sum(int(residual.nbytes) for residual in self.wire.initial_residuals().values())
+        x = torch.empty(self.layout.size, dtype=self.dtype, device="meta")  # a size without memory
+        state = (*zeros(self.algorithm.Client, x, self.data_phases), *self.wire.initial_residuals().values())
+        return sum(int(values.nbytes) for values in state)
 
 
 def _not_stackable(module: nn.Module) -> str | None:

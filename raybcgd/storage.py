@@ -4,7 +4,6 @@ import os
 import re
 import secrets
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -43,31 +42,16 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     temporary.replace(path)
 
 
-@dataclass(frozen=True)
 class RunFolder:
     """The files of a run."""
 
-    path: Path
-
-    @property
-    def config(self) -> Path:
-        return self.path / "config.toml"
-
-    @property
-    def rounds(self) -> Path:
-        return self.path / "rounds.jsonl"
-
-    @property
-    def partition(self) -> Path:
-        return self.path / "partition.json"
-
-    @property
-    def final(self) -> Path:
-        return self.path / "final.safetensors"
-
-    @property
-    def summary(self) -> Path:
-        return self.path / "summary.json"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.toml"
+        self.rounds = path / "rounds.jsonl"
+        self.partition = path / "partition.json"
+        self.final = path / "final.safetensors"
+        self.summary = path / "summary.json"
 
     @property
     def run_name(self) -> str:
@@ -84,11 +68,10 @@ def new_folder(name: str) -> Path:
     label = f"{time.strftime('%Y%m%d-%H%M%S')}-{slug(name)}"
     if in_job():
         return Path.home() / JOB_RUNS / f"{label}-{secrets.token_hex(2)}"  # jobs may start in the same second
-    stem = Path("runs") / label
-    path, number = stem, 1
+    path, number = Path("runs") / label, 1
     while path.exists():
         number += 1
-        path = stem.with_name(f"{stem.name}-{number}")
+        path = path.with_name(f"{label}-{number}")
     return path
 
 

@@ -21,7 +21,7 @@ from raybcgd.data.sources import load
 from raybcgd.engine.ray.cluster import cluster, node_resources
 from raybcgd.engine.ray.placement import host_count, host_needs
 from raybcgd.errors import ConfigError, RunError, last_line
-from raybcgd.experiment import RunResult, run
+from raybcgd.experiment import run
 from raybcgd.problem import prepare
 from raybcgd.record.summary import standing
 from raybcgd.report.style import percentage
@@ -47,10 +47,6 @@ class Point:
     def label(self) -> str:
         """The settings as text."""
         return ", ".join(f"{key.rpartition('.')[2]} = {value}" for key, value in self.settings.items())
-
-    def value(self, metric: Metric) -> float | None:
-        """Return a metric. None: the run failed or did not reach the target."""
-        return self.results.get(metric)
 
 
 @dataclass(frozen=True)
@@ -158,12 +154,9 @@ def _trial(
         result = run(here, dataset=dataset, out=folder / f"{number:03d}")
     except RunError as error:  # a run that diverges is a result
         return {"failed": str(error)}
-    return {"results": json.dumps(_results(config, result))}
-
-
-def _results(config: Config, result: RunResult) -> dict[str, Any]:
     target = (config.compare or CompareConfig()).target
-    return {**result.summary, **standing("", "", result.records, result.summary, target)._asdict(), "target": target}
+    line = standing("", "", result.records, result.summary, target)
+    return {"results": json.dumps({**result.summary, **line._asdict(), "target": target})}
 
 
 def _point(number: int, settings: dict[str, Any], metrics: Mapping[str, Any], error: Exception | None) -> Point:
@@ -189,7 +182,7 @@ class _Observer(ray.tune.Callback):
 
 def _report(points: list[Point], configs: list[Config], metric: Metric, folder: Path) -> Sweep:
     sign = -1 if metric == "upload_d_to_target" else 1
-    ranked = [(sign * value, point) for point in points if (value := point.value(metric)) is not None]
+    ranked = [(sign * value, point) for point in points if (value := point.results.get(metric)) is not None]
     lines = [
         {**point.settings, **point.results, "error": point.error, "folder": f"{point.number:03d}"} for point in points
     ]

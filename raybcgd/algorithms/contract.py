@@ -4,7 +4,6 @@ api.py explains the declarations. This module reads them for the rest of the pac
 metrics and the table of methods.
 """
 
-import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -120,11 +119,6 @@ def zeros(state: type[Any], x: Tensor, phases: int) -> Any:
     """Return a state with every declared field at zero, for a model of x's size, type and device."""
     fields = declared(state)
     return state(*(x.new_zeros(field.shape(x.numel(), phases), dtype=field.dtype(x.dtype)) for field in fields))
-
-
-def state_bytes(state: type[Any], size: int, phases: int, dtype: torch.dtype) -> int:
-    """Return the size of a state in bytes, for a model of `size` coordinates and so many data phases."""
-    return sum(math.prod(field.shape(size, phases)) * field.dtype(dtype).itemsize for field in declared(state))
 
 
 def size_in_d(fields: type[Any], own: float = 1.0, shared: float = 0.0, phases: int = 1) -> float:

@@ -1,7 +1,6 @@
 """Analysis of a run from its last checkpoint."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,12 @@ from torch import Tensor, nn
 from raybcgd.analysis.cka import mean_similarity, model_cka
 from raybcgd.analysis.conformal import Conformal, conformal, probabilities_of
 from raybcgd.analysis.settings import AnalysisConfig
-from raybcgd.client.host import ClientHost
+from raybcgd.client.host import ClientHost, one_thread
 from raybcgd.config import load_run_config
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.normalise import normalise
 from raybcgd.errors import ConfigError
 from raybcgd.messages import ClientTask
-from raybcgd.model.flat import FlatModel
 from raybcgd.problem import Data, Problem, prepare
 from raybcgd.randomness import stream
 from raybcgd.record.checkpoint import Checkpoints
@@ -35,9 +33,10 @@ def analyse_run(
     dataset: Dataset | None = None,
 ) -> dict[str, Any]:
     """Analyse the run in a folder. Pass the same module and data set as to `run`, if any."""
-    config = load_run_config(RunFolder(Path(folder)))
+    run_folder = RunFolder(Path(folder))
+    config = load_run_config(run_folder)
     problem, data = prepare(config, module, dataset)
-    return Analyst(problem, data, RunFolder(Path(folder))).report(settings or config.analysis or AnalysisConfig())
+    return Analyst(problem, data, run_folder).report(settings or config.analysis or AnalysisConfig())
 
 
 class Analyst:
@@ -51,7 +50,7 @@ class Analyst:
         if found is None:
             raise ConfigError(f"{self._address} has no checkpoint to analyse; run with checkpoint.every of at least 1")
         self.state = restored_state(initial_state(problem, data), found)
-        self._flat = FlatModel(problem.module(), problem.layout, problem.dtype, torch.device("cpu"))
+        self._flat = problem.flat_model()
 
     def report(self, settings: AnalysisConfig) -> dict[str, Any]:
         """Return everything that the settings ask for, as plain values."""
@@ -68,7 +67,7 @@ class Analyst:
         host = ClientHost(self._problem, self._data, f"{self._address}/states", torch.device("cpu"))
         tasks = [ClientTask(member.client, member.block, state.ledger[member.client]) for member in plan.cohort[:most]]
         down = self._problem.algorithm.broadcast(state.server, plan.rnd)
-        with _one_thread():
+        with one_thread():
             return host.local_models(tasks, {name: v.numpy() for name, v in down._asdict().items()}, plan.orders)
 
     def cka(self, most: int, samples: int) -> dict[str, Tensor]:
@@ -82,15 +81,12 @@ class Analyst:
 
     def conformal(self, level: float, calibration_share: float) -> Conformal:
         """Return prediction sets of the global model, or of each data phase's model on its own test data."""
-        models = self._problem.algorithm.models(self.state.server)
-        parts = []
-        for phase, rows in enumerate(self._data.test_rows):
-            parts.append(self._probabilities(models[phase] if len(models) > 1 else models[0], rows))
-        rows = np.concatenate(self._data.test_rows)
-        rng = stream(self._problem.config.seed, "calibration")
-        calibration = np.zeros(len(rows), dtype=bool)
+        models, test_rows = cycle(self._problem.algorithm.models(self.state.server)), self._data.test_rows
+        parts = [self._probabilities(model, rows) for model, rows in zip(models, test_rows, strict=False)]
+        rows = np.concatenate(test_rows)
         count = min(max(1, round(calibration_share * len(rows))), len(rows) - 1)
-        calibration[rng.permutation(len(rows))[:count]] = True
+        chosen = stream(self._problem.config.seed, "calibration").permutation(len(rows))[:count]
+        calibration = np.isin(np.arange(len(rows)), chosen)
         return conformal(np.concatenate(parts), self._data.dataset.test.targets[rows], calibration, level)
 
     @torch.no_grad()
@@ -104,14 +100,3 @@ class Analyst:
     def _inputs(self, rows: np.ndarray) -> Tensor:
         dataset = self._data.dataset
         return normalise(torch.from_numpy(dataset.test.inputs[rows]), dataset, self._problem.dtype)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute with one thread, as hosts do, for the same bits."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

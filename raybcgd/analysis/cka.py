@@ -9,9 +9,17 @@ from torch import Tensor
 from raybcgd.model.flat import FlatModel
 
 
+def gram(features: Tensor) -> Tensor:
+    """Return the inner products of centred samples, which is all that CKA needs and small for many features."""
+    rows = features.flatten(1).double()
+    rows = rows - rows.mean(0)
+    return rows @ rows.T
+
+
 def linear_cka(a: Tensor, b: Tensor) -> float:
-    """Return the similarity, from 0 to 1, of two models' features on the same samples: (samples, features)."""
-    return _alignment(_gram(a), _gram(b))
+    """Return <A, B> / (|A| |B|) = |Y'X|^2 / (|X'X| |Y'Y|), from the Gram matrices of features X, Y; 0 if one is 0."""
+    size = float(a.norm() * b.norm())
+    return float((a * b).sum()) / size if size > 0 else 0.0
 
 
 @torch.no_grad()
@@ -22,11 +30,11 @@ def model_cka(flat: FlatModel, models: Sequence[Tensor], inputs: Tensor) -> dict
     grams: list[dict[str, Tensor]] = []
     for model in models:
         flat.vector.copy_(model)
-        grams.append({name: _gram(outputs) for name, outputs in layer_outputs(flat, inputs).items()})
+        grams.append({name: gram(outputs) for name, outputs in layer_outputs(flat, inputs).items()})
     flat.vector.copy_(here)
     flat.module.train(was_training)
     return {
-        name: torch.tensor([[_alignment(one[name], other[name]) for other in grams] for one in grams])
+        name: torch.tensor([[linear_cka(one[name], other[name]) for other in grams] for one in grams])
         for name in (grams[0] if grams else {})
     }
 
@@ -54,16 +62,3 @@ def mean_similarity(matrix: Tensor) -> float:
     """Return the mean over pairs of different models."""
     count = len(matrix)
     return float((matrix.sum() - matrix.diagonal().sum()) / (count * (count - 1)))
-
-
-def _gram(features: Tensor) -> Tensor:
-    """Return the samples' inner products, which is all that CKA needs and small for many features."""
-    rows = features.flatten(1).double()
-    rows = rows - rows.mean(0)
-    return rows @ rows.T
-
-
-def _alignment(a: Tensor, b: Tensor) -> float:
-    """Return <K, L> / (|K| |L|) = |Y'X|^2 / (|X'X| |Y'Y|) for centred features X, Y; 0 for constant features."""
-    size = float(a.norm() * b.norm())
-    return float((a * b).sum()) / size if size > 0 else 0.0

@@ -21,11 +21,8 @@ from raybcgd.registry import Registry
 from raybcgd.section import Section
 from raybcgd.wire.settings import CODECS, CodecConfig
 
-_CHOICES: dict[type[Section], Registry] = {
-    AlgorithmConfig: ALGORITHMS,
-    CodecConfig: CODECS,
-    PartitionConfig: PARTITIONS,
-}
+_CHOICES: dict[type[Section], Registry]
+_CHOICES = {AlgorithmConfig: ALGORITHMS, CodecConfig: CODECS, PartitionConfig: PARTITIONS}
 _CALLABLES = {registry.setting: registry for registry in (SOURCES, MODELS, LOSSES)}
 
 
@@ -68,11 +65,8 @@ def tables(root: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str
 def own_settings(kind: type[Section]) -> list[str]:
     """Return the settings of a table that are not tables. Of a choice: those that not all choices have alike."""
     shared = next((base.model_fields for base in _CHOICES if kind is not base and issubclass(kind, base)), {})
-
-    def is_own(name: str) -> bool:
-        return name not in shared or kind.model_fields[name].default != shared[name].default
-
-    return [name for name in kind.model_fields if is_own(name) and section_of(kind, name) is None]
+    own = (k for k, field in kind.model_fields.items() if k not in shared or field.default != shared[k].default)
+    return [name for name in own if section_of(kind, name) is None]
 
 
 def _about(kind: type[Section]) -> str:

@@ -23,13 +23,13 @@ def report(
 ) -> None:
     """Write an HTML page about runs: results, curves, times, drift and upload per block, partition, failures."""
     from raybcgd.report.page import write_report  # importing matplotlib takes a second
-    from raybcgd.report.runs import read_runs, target_of
+    from raybcgd.report.runs import read_runs
     from raybcgd.report.tensorboard import write_events
 
     if target is not None and not 0 < target <= 1:
         raise ConfigError(f"--target {target:g} is not an accuracy; use a number between 0 and 1, such as 0.9")
     runs = read_runs(folders)
-    goal = target_of(folders, runs) if target is None else target
+    goal = runs[0].config.metrics.target if target is None else target  # a comparison sets it in all its runs
     if tensorboard is not None:
         write_events(runs, tensorboard)
         print_line(f"events: tensorboard --logdir {tensorboard}")

@@ -1,5 +1,6 @@
 """`raybcgd train`, `resume`, `compare` and `sweep`."""
 
+import socket
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -7,19 +8,7 @@ import typer
 
 from raybcgd.algorithms.contract import title
 from raybcgd.algorithms.settings import ALGORITHMS
-from raybcgd.cli.shared import (
-    ConfigFile,
-    Interrupted,
-    Log,
-    Out,
-    Resume,
-    Set,
-    display,
-    exits_cleanly,
-    out,
-    print_line,
-    print_location,
-)
+from raybcgd.cli.shared import ConfigFile, Interrupted, Log, Out, Resume, Set, display, exits_cleanly, out, print_line
 from raybcgd.compare.comparison import compare as run_comparison
 from raybcgd.compare.comparison import variant_configs
 from raybcgd.config import Config, load_config, load_run_config
@@ -27,7 +16,7 @@ from raybcgd.errors import ConfigError
 from raybcgd.experiment import run
 from raybcgd.record.rounds import RoundLog
 from raybcgd.report.tables import comparison_table, percent, run_table
-from raybcgd.storage import RunFolder, new_folder
+from raybcgd.storage import RunFolder, in_job, new_folder
 
 
 @exits_cleanly
@@ -55,7 +44,8 @@ def resume(
 
 
 def _run(config: Config, folder: RunFolder, resume: bool, log: Literal["auto", "json"]) -> None:
-    print_location(folder.path)
+    if in_job():  # its log is read on another machine
+        print_line(f"files: {socket.gethostname()}:{folder.path.absolute()}")
     try:
         with display(log).run(title(type(config.algorithm)), config.rounds) as watcher:
             result = run(config, out=folder.path, resume=resume, observe=watcher.observe, announce=watcher.announce)

@@ -1,7 +1,6 @@
 """Options, consoles and exit codes that the commands share."""
 
 import functools
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn, ParamSpec
@@ -12,7 +11,6 @@ from rich.console import Console
 from raybcgd.errors import ConfigError, RunError
 from raybcgd.record.logs import log_as_json
 from raybcgd.report.progress import Display
-from raybcgd.storage import in_job
 
 P = ParamSpec("P")
 
@@ -72,12 +70,6 @@ def display(log: Literal["auto", "json"]) -> Display:
 def print_line(text: str, end: str = "\n") -> None:
     """Print text as it is, without colours or line breaks."""
     out.print(text, end=end, markup=False, highlight=False, soft_wrap=True)
-
-
-def print_location(folder: Path) -> None:
-    """In a Ray job, print where the files go: its reader is on another machine."""
-    if in_job():
-        print_line(f"files: {socket.gethostname()}:{folder.absolute()}")
 
 
 def _exit(line: str, code: int) -> NoReturn:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
+from torch.nn.utils.rnn import pad_sequence
 
 from raybcgd.client.batches import Schedule
 from raybcgd.model.flat import FlatModel
@@ -23,7 +24,6 @@ class Shard:
     """The inputs of the first epoch."""
     targets: Tensor
     schedule: Schedule
-    size: int
     augmented: Callable[[int], Tensor] | None = None
     """Return the inputs of a later epoch. None: all epochs use the same inputs."""
 
@@ -98,7 +98,7 @@ class OneClient:
         return self._flat.gradient, loss.detach()
 
     def fraction(self, batch: int) -> float:
-        return len(self._members[batch]) / self._shard.size
+        return len(self._members[batch]) / len(self._shard.targets)
 
     def pick(self, kept: Tensor, step: int) -> Tensor:
         return kept[self._order[step]]
@@ -132,8 +132,8 @@ class ClientStack:
             order[: len(plan.order), column] = plan.order
             self._epochs[: len(plan.order), column] = np.array(plan.order) // plan.per_epoch
             active[: len(plan.order), column] = 1.0
-            for batch in range(plan.per_epoch):
-                fractions[batch, column] = len(plan.members[batch]) / shards[column].size
+            sizes = np.array([len(members) for members in plan.members[: plan.per_epoch]])
+            fractions[: plan.per_epoch, column, 0] = sizes / len(shards[column].targets)
         weights[:, :, 0] = 1.0  # padding batches need a finite loss too
 
         dtype, device = flat.vector.dtype, flat.vector.device
@@ -143,11 +143,12 @@ class ClientStack:
         self._active = torch.from_numpy(active).to(device=device, dtype=dtype)
         self._everyone = [bool(row.all()) for row in active]
         self._clients = torch.arange(self._count, device=device)
-        self._inputs, self._targets = _padded([s.inputs for s in shards]), _padded([s.targets for s in shards])
+        self._inputs = pad_sequence([shard.inputs for shard in shards], batch_first=True)
+        self._targets = pad_sequence([shard.targets for shard in shards], batch_first=True)
         self._shards, self._shown = shards, np.zeros(self._count, dtype=np.int64)
 
         def one(vector: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-            outputs = functional_call(flat.module, flat.split(vector), (inputs,))
+            outputs = functional_call(flat.module, flat.named(vector), (inputs,))
             return (loss(outputs, targets, reduction="none") * weights).sum() / weights.sum()
 
         self._gradient_and_loss = vmap(grad_and_value(one))
@@ -169,7 +170,7 @@ class ClientStack:
         for column in np.flatnonzero(epochs != self._shown):
             shard = self._shards[int(column)]
             if shard.augmented is not None:
-                self._inputs[column, : shard.size] = shard.inputs_of(int(epochs[column]))
+                self._inputs[column, : len(shard.targets)] = shard.inputs_of(int(epochs[column]))
         self._shown = epochs
 
     def _at(self, y: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -186,13 +187,3 @@ class ClientStack:
 
     def active(self, step: int) -> Tensor | None:
         return None if self._everyone[step] else self._active[step]
-
-
-def _padded(tensors: Sequence[Tensor]) -> Tensor:
-    longest = max(len(tensor) for tensor in tensors)
-    if all(len(tensor) == longest for tensor in tensors):
-        return torch.stack(list(tensors))
-    stack = tensors[0].new_zeros((len(tensors), longest, *tensors[0].shape[1:]))
-    for row, tensor in zip(stack, tensors, strict=True):
-        row[: len(tensor)] = tensor
-    return stack

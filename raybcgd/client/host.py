@@ -2,7 +2,9 @@
 
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +20,6 @@ from raybcgd.client.training import LocalWork
 from raybcgd.data.augment import apply, draw
 from raybcgd.data.normalise import normalise
 from raybcgd.messages import FRESH, ClientTask, HostLoad, Outcome, Piece, RoundOrders, Score, StateRef
-from raybcgd.model.flat import FlatModel
 from raybcgd.problem import Data, Problem
 from raybcgd.randomness import seed_of, stream
 from raybcgd.record.states import State, StateFolder
@@ -26,6 +27,17 @@ from raybcgd.wire.upload import put, restrict, take
 
 _UNUSED = stream(0)
 """For codecs that draw nothing: creating a generator per upload would take longer than encoding a small upload."""
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread, as the hosts on Ray do, for the same bits."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class _Trained(NamedTuple):
@@ -45,35 +57,27 @@ class ClientHost:
     """Trains clients and evaluates models on one device. Engines decide where it runs."""
 
     def __init__(self, problem: Problem, data: Data, state_address: str, device: torch.device) -> None:
-        config = problem.config
         self._problem, self._data, self._device = problem, data, device
         self._algorithm = problem.algorithm
-        self._flat = FlatModel(problem.module(), problem.layout, problem.dtype, device)
-        self._train_inputs = torch.from_numpy(data.dataset.train.inputs)
-        self._train_targets = torch.from_numpy(data.dataset.train.targets)
+        self._flat = problem.flat_model(device)
         self._zero = torch.zeros(problem.layout.size, dtype=problem.dtype)
-        self._states: StateCache | None = None
-        if problem.keeps_state:
-            budget = int(config.hosts.state_memory_mb * 2**20)
-            self._states = StateCache(StateFolder(state_address), budget)
+        budget = int(problem.config.hosts.state_memory_mb * 2**20)
+        self._states = StateCache(StateFolder(state_address), budget) if problem.keeps_state else None
         self._edges: tuple[int, ...] | None = None
         self._wire = problem.wire
-        self._masks: dict[int | str | None, Tensor] = {}
+        self._masks: dict[tuple[Kind, int | None], Tensor] = {}
 
     def train(self, tasks: Sequence[ClientTask], down: Mapping[str, np.ndarray], orders: RoundOrders) -> list[Outcome]:
         """Run the tasks, stacked if the model allows it. A failing client does not affect the others."""
         broadcast = self._begin(down, orders)
         stacks = -(-len(tasks) // max(self._problem.stack, 1))
+        cuts = [k * len(tasks) // stacks for k in range(stacks + 1)]
         outcomes: list[Outcome] = []
-        for k in range(stacks):
-            stack = tasks[k * len(tasks) // stacks : (k + 1) * len(tasks) // stacks]
-            outcomes += self._train_isolated(stack, broadcast, orders)
-        load = self._load()
-        return [outcome._replace(load=load) for outcome in outcomes]
-
-    def _load(self) -> HostLoad:
+        for start, stop in pairwise(cuts):
+            outcomes += self._train_isolated(tasks[start:stop], broadcast, orders)
         on_device = torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
-        return HostLoad(0 if self._states is None else self._states.bytes, on_device)
+        load = HostLoad(0 if self._states is None else self._states.bytes, on_device)
+        return [outcome._replace(load=load) for outcome in outcomes]
 
     def local_models(
         self, tasks: Sequence[ClientTask], down: Mapping[str, np.ndarray], orders: RoundOrders
@@ -111,13 +115,13 @@ class ClientHost:
     def _train_stack(self, tasks: Sequence[ClientTask], down: Any, orders: RoundOrders) -> list[Outcome]:
         """Train clients and write their states. Each client's time is in proportion to its steps."""
         started = time.perf_counter()
-        outcomes, trained = [], self._run_client_rule(tasks, down, orders)
-        for one in trained:
-            payload, state = self._upload_and_settle(one, down, orders)
-            outcomes.append(Outcome(one.task.client, payload, state, 0.0, one.loss))
-        elapsed, steps = time.perf_counter() - started, sum(one.steps for one in trained)
-        shares = [elapsed * one.steps / steps for one in trained]
-        return [outcome._replace(seconds=share) for outcome, share in zip(outcomes, shares, strict=True)]
+        trained = self._run_client_rule(tasks, down, orders)
+        sent = [self._upload_and_settle(one, down, orders) for one in trained]
+        per_step = (time.perf_counter() - started) / sum(one.steps for one in trained)
+        return [
+            Outcome(one.task.client, payload, state, one.steps * per_step, one.loss)
+            for one, (payload, state) in zip(trained, sent, strict=True)
+        ]
 
     def _run_client_rule(self, tasks: Sequence[ClientTask], down: Any, orders: RoundOrders) -> list[_Trained]:
         """Train one client, or a stack of clients, by the algorithm's client rule."""
@@ -128,9 +132,8 @@ class ClientHost:
         gradients: Gradients
         if stacked:
             rows = problem.config.local.batch_size
-            gradients = ClientStack(
-                self._flat, problem.loss, shards, problem.largest_client if rows == "full" else rows
-            )
+            rows = problem.largest_client if rows == "full" else rows
+            gradients = ClientStack(self._flat, problem.loss, shards, rows)
         else:
             torch.manual_seed(seed_of(problem.config.seed, "torch", tasks[0].client, orders.round_index))
             gradients = OneClient(self._flat, problem.loss, shards[0])
@@ -140,7 +143,7 @@ class ClientHost:
             Task(column, orders.lr, self._flat.trained, self._wire.shared_span(None)),
             weight_decay=self._algorithm.weight_decay,
             own=lambda: self._own([task.block for task in tasks], stacked),
-            shared=lambda: self._mask("shared"),
+            shared=lambda: self._mask(Kind.SHARED),
             data_phase=orders.data_phase,
             anchor_bytes=int(problem.config.local.anchor_memory_mb * 2**20),
         )
@@ -153,13 +156,13 @@ class ClientHost:
     def _shard(self, client: int, orders: RoundOrders) -> Shard:
         problem, dataset = self._problem, self._data.dataset
         rows = torch.from_numpy(self._data.partitions[orders.data_phase].client(client))
-        inputs = self._train_inputs.index_select(0, rows).to(self._device)
-        targets = self._train_targets.index_select(0, rows).to(self._device)
+        inputs = torch.from_numpy(dataset.train.inputs).index_select(0, rows).to(self._device)
+        targets = torch.from_numpy(dataset.train.targets).index_select(0, rows).to(self._device)
         rng = stream(problem.config.seed, "batches", client, orders.round_index)
         plan = schedule(len(rows), problem.config.local, self._algorithm.fixed_batches, rng)
         augment = problem.config.data.augment
         if not augment:
-            return Shard(normalise(inputs, dataset, problem.dtype), targets, plan, len(rows))
+            return Shard(normalise(inputs, dataset, problem.dtype), targets, plan)
         # Fixed batches are one pass: g(x) and g(y) must see the same augmented samples in every epoch.
         passes = len(plan.members) // plan.per_epoch
         rng = stream(problem.config.seed, "augment", client, orders.round_index)
@@ -168,7 +171,7 @@ class ClientHost:
         def seen_in(epoch: int) -> Tensor:
             return normalise(apply(inputs, draws[epoch]), dataset, problem.dtype)
 
-        return Shard(seen_in(0), targets, plan, len(rows), seen_in if passes > 1 else None)
+        return Shard(seen_in(0), targets, plan, seen_in if passes > 1 else None)
 
     def _state(self, task: ClientTask) -> State:
         """Return the client's committed arrays: the algorithm's state and the codec's residuals."""
@@ -219,19 +222,16 @@ class ClientHost:
         return self._algorithm.terms(sent, restrict(down, slices), task)
 
     def _own(self, blocks: Sequence[int | None], stacked: bool) -> Tensor:
-        masks = [self._mask(block) for block in blocks]
+        masks = [self._mask(Kind.OWN, block) for block in blocks]
         return torch.stack(masks) if stacked else masks[0]
 
-    def _mask(self, block: int | str | None) -> Tensor:
-        """Return 1 on a block and the shared block (or on the shared block only), 0 elsewhere."""
-        if block not in self._masks:
-            mask = torch.zeros_like(self._flat.vector)
-            wire = self._wire
-            slices = wire.slices(Kind.SHARED, None) if isinstance(block, str) else wire.slices(Kind.OWN, block)
-            for s in slices:
+    def _mask(self, kind: Kind, block: int | None = None) -> Tensor:
+        """Return 1 on the coordinates of such a field for a client with this block, 0 elsewhere."""
+        if (kind, block) not in self._masks:
+            mask = self._masks[kind, block] = torch.zeros_like(self._flat.vector)
+            for s in self._wire.slices(kind, block):
                 mask[s] = 1
-            self._masks[block] = mask
-        return self._masks[block]
+        return self._masks[kind, block]
 
     @torch.no_grad()
     def evaluate(self, piece: Piece, x: np.ndarray) -> Score:

@@ -59,28 +59,18 @@ class LocalWork:
         for step in range(self._gradients.steps):
             g, loss = self._gradients.step(y, step)
             losses.append(loss)
-            self._decay(g, y)
+            g = _decayed(g, y, self._weight_decay)
             if anchor is not None:
                 g = anchor.correct(g, step)
             move = g if direction is None else direction(g, y)
             if with_momentum:
                 velocity = move.clone() if velocity is None else velocity.mul_(momentum).add_(move)
                 move = velocity
-            self._advance(y, move, step)
+            for mask in (self._gradients.active(step), self._trained):
+                move = move if mask is None else move * mask
+            y.sub_(move, alpha=self.lr)
         self._losses = losses
         return y.clone()
-
-    def _decay(self, g: Tensor, y: Tensor) -> None:
-        if self._weight_decay:
-            g.add_(y, alpha=self._weight_decay)
-
-    def _advance(self, y: Tensor, move: Tensor, step: int) -> None:
-        active = self._gradients.active(step)
-        if active is not None:
-            move = move * active
-        if self._trained is not None:
-            move = move * self._trained
-        y.sub_(move, alpha=self.lr)
 
     def full_gradient(self, x: Tensor) -> Tensor:
         """Return the gradient of the client's loss at x over all of its samples. Zero on buffers."""
@@ -97,9 +87,7 @@ class LocalWork:
 
     def training_loss(self) -> Tensor:
         """Return the mean loss over the steps of the last call of `sgd`."""
-        if not self._losses:
-            return torch.full((), float("nan"))
-        return torch.stack(self._losses).mean(0)
+        return torch.stack(self._losses).mean(0) if self._losses else torch.tensor(float("nan"))
 
     def _anchor_at(self, x: Tensor) -> "_Anchor":
         if self._anchor is None or self._anchor[0] is not x:
@@ -118,9 +106,7 @@ class _Anchor:
             self._cached = y.new_empty((gradients.batches, *y.shape))
         full = torch.zeros_like(y)
         for batch in range(gradients.batches):
-            g = gradients.batch(y, batch)[0]
-            if weight_decay:
-                g.add_(x, alpha=weight_decay)
+            g = _decayed(gradients.batch(y, batch)[0], x, weight_decay)
             full.add_(g * gradients.fraction(batch))
             if self._cached is not None:
                 self._cached[batch] = g
@@ -131,7 +117,10 @@ class _Anchor:
         if self._cached is not None:
             return g - self._gradients.pick(self._cached, step) + self.full
         g = g.clone()  # the gradient at x overwrites the buffer of the gradient at y
-        at_x = self._gradients.step(self._x, step)[0]
-        if self._weight_decay:
-            at_x.add_(self._x, alpha=self._weight_decay)
+        at_x = _decayed(self._gradients.step(self._x, step)[0], self._x, self._weight_decay)
         return g - at_x + self.full
+
+
+def _decayed(g: Tensor, y: Tensor, weight_decay: float) -> Tensor:
+    """Add the gradient of the weight decay at y to g, in place."""
+    return g.add_(y, alpha=weight_decay) if weight_decay else g

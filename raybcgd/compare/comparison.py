@@ -77,27 +77,23 @@ def variant_configs(config: Config, algorithms: Iterable[str] | None = None) -> 
 
     A method without a variant runs with those settings of `[algorithm]` that it has.
     """
-    variants = (config.compare or CompareConfig()).variants
+    comparison = config.compare or CompareConfig()
+    variants = comparison.variants
     if algorithms is not None:
         variants = tuple(variant for name in algorithms for variant in _selected(name.strip(), variants))
     configs: dict[str, Config] = {}
     for variant in variants:
         method = variant.algorithm.get("name", type(config.algorithm))
         with _naming_variant(variant.label or ALGORITHMS.name_of(method)):
-            one = _with_target(vary(config, variant), config)
+            one = vary(config, variant)
         label = variant.label or title(type(one.algorithm))
         if label in configs:
             raise ConfigError(f'compare.variants has "{label}" twice; give each variant its own label')
-        configs[label] = one
+        metrics = one.metrics.model_copy(update={"target": comparison.target})
+        configs[label] = one.model_copy(update={"metrics": metrics})
     if not configs:
         raise ConfigError("compare.variants is empty; add at least one, or name methods with --algorithms")
     return configs
-
-
-def _with_target(variant: Config, config: Config) -> Config:
-    """Return the variant with the comparison's target accuracy in its metrics."""
-    target = (config.compare or CompareConfig()).target
-    return variant.model_copy(update={"metrics": variant.metrics.model_copy(update={"target": target})})
 
 
 def _selected(name: str, variants: tuple[Variant, ...]) -> tuple[Variant, ...]:

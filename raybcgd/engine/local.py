@@ -2,18 +2,18 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 import numpy as np
 import torch
 
-from raybcgd.client.host import ClientHost
+from raybcgd.client.host import ClientHost, one_thread
 from raybcgd.engine.session import Announcer, Session
 from raybcgd.messages import HostLoad, Outcome, Piece, Score
 from raybcgd.problem import Data, Problem
 from raybcgd.record.rounds import Hosts, RoundRecord
-from raybcgd.server.pool import PoolReport, RoundWork
 from raybcgd.server.loop import TrainingLoop
+from raybcgd.server.pool import PoolReport, RoundWork
 from raybcgd.storage import RunFolder
 
 
@@ -48,8 +48,8 @@ class LocalPool:
     """A pool of one host, on the CPU unless `hosts.device = "gpu"`."""
 
     def __init__(self, problem: Problem, data: Data, state_address: str) -> None:
-        self._threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # as on Ray, so that both engines compute the same bits
+        self._open = ExitStack()
+        self._open.enter_context(one_thread())
         on_gpu = problem.config.hosts.device == "gpu"
         device = torch.accelerator.current_accelerator() if on_gpu else None
         self._host = ClientHost(problem, data, state_address, device or torch.device("cpu"))
@@ -77,4 +77,4 @@ class LocalPool:
 
     def close(self) -> None:
         """Restore torch's number of threads."""
-        torch.set_num_threads(self._threads)
+        self._open.close()

@@ -13,9 +13,10 @@ from raybcgd.torchvision_ops import import_torchvision
 
 def read_weights(source: str) -> dict[str, Tensor]:
     """Read named tensors from a safetensors or PyTorch file, or download torchvision's ViT-Base/16 for "hub"."""
-    path, setting = Path(source).expanduser(), f'model.options.weights = "{source}"'
+    setting = f'model.options.weights = "{source}"'
     state: Any
     try:
+        path = Path(source).expanduser()
         if source == "hub":
             weights = import_torchvision("models").ViT_B_16_Weights.IMAGENET1K_V1
             state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
@@ -39,8 +40,6 @@ def load_pretrained(model: nn.Module, state: dict[str, Tensor], source: str) -> 
     for name in (*own, *state):
         if name not in fitting and not name.startswith("heads."):
             problem = f"has {name} with an unknown name or shape" if name in state else f"lacks {name}"
-            raise ConfigError(
-                f'model.options.weights = "{source}" does not fit the model: the file {problem}; '
-                "use weights of the same architecture, named as in torchvision"
-            )
+            fix = "use weights of the same architecture, named as in torchvision"
+            raise ConfigError(f'model.options.weights = "{source}" {problem}; {fix}')
     model.load_state_dict(fitting, strict=False)

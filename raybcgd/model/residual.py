@@ -23,12 +23,10 @@ def resnet18(input_shape: tuple[int, ...], classes: int, norm: Norm = "group", g
 def resnet8(
     input_shape: tuple[int, ...], classes: int, width: PositiveInt = 16, norm: Norm = "group", groups: PositiveInt = 2
 ) -> nn.Module:
-    """ResNet-8, the smallest of the 6n + 2 CIFAR family: a stem and three stages of one block each.
-
-    Its layers are named as in torchvision's ResNet, which always has four stages.
-    """
+    """ResNet-8, the smallest of the 6n + 2 CIFAR family: a stem and three stages of one block each."""
     channels, _, _ = image_shape("resnet8", input_shape, smallest=4)
     make_norm = norm_layer(norm, groups)
+    # The names are those of torchvision's ResNet, which always has four stages.
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         conv1=_he(nn.Conv2d(channels, width, 3, padding=1, bias=False)),
         bn1=make_norm(width),
@@ -52,6 +50,7 @@ def _stage(before: int, after: int, norm: Callable[[int], nn.Module]) -> nn.Modu
 
 
 def _he(module: nn.Module) -> nn.Module:
+    """Initialise convolutions as torchvision's ResNet does."""
     for child in module.modules():
         if isinstance(child, nn.Conv2d):
             nn.init.kaiming_normal_(child.weight, mode="fan_out", nonlinearity="relu")

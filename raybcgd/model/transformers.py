@@ -26,9 +26,11 @@ def vit_b_16(
     is initialised from scratch if the number of classes differs. With `lora_rank`, only the head and adapters train.
     """
     _check_channels("vit_b_16", input_shape)
+    # Read the weights first, so that a wrong path fails before the model is built.
+    state = read_weights(weights) if weights else {}
     model = import_torchvision("models").vit_b_16(num_classes=classes)
     if weights:
-        load_pretrained(model, read_weights(weights), weights)
+        load_pretrained(model, state, weights)
     return _finished(model, lora_rank, lora_alpha, lora_targets)
 
 

@@ -15,7 +15,7 @@ from raybcgd.randomness import seed_of
 
 
 def build(config: ModelConfig, input_shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
-    """Build the model of `[model]`. Its initial parameters depend only on the seed. Do not change torch's generator."""
+    """Build the model of `[model]`. Its initial parameters depend only on the seed. Torch's generator is restored."""
     maker = _builtin_model if config.name in MODELS else _custom_model
     with MODELS.running(config.name), torch.random.fork_rng(devices=[]):
         make = maker(config, input_shape, classes)
@@ -36,13 +36,14 @@ def loss_function(config: ModelConfig) -> Callable[..., Tensor]:
 
 def outputs_of(config: ModelConfig, classes: int) -> int:
     """Return the number of model outputs: one for a loss on a single logit, else one per class."""
-    if config.loss not in ONE_LOGIT:
+    loss = LOSSES.name_of(config.loss)
+    if loss not in ONE_LOGIT:
         if config.name == "sigmoid_erm":
             raise ConfigError(f'model.name = "sigmoid_erm" has one output; set model.loss to {" or ".join(ONE_LOGIT)}')
         return classes
     if classes > 2:
         raise ConfigError(
-            f'model.loss = "{config.loss}" needs two classes, but the data has {classes}; set model.loss = '
+            f'model.loss = "{loss}" needs two classes, but the data has {classes}; set model.loss = '
             '"cross_entropy" or data.task = "binary"'
         )
     return 1

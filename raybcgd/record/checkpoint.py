@@ -139,7 +139,8 @@ class Checkpoints:
         for name, data in files.items():
             if _sha256(data) != manifest["sha256"][name]:
                 raise RunError(f"{name} does not match its checksum")
-        ledger = Ledger(**load(files["ledger.safetensors"]))
+        saved = load(files["ledger.safetensors"])
+        ledger = Ledger(saved["versions"], saved["checksums"])
         for client, _ in ledger.pairs():
             self._states.read(client, ledger[client])
         return Position(

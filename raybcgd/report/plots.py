@@ -6,7 +6,7 @@ from typing import Any
 
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.record.summary import accuracies, reaches
-from raybcgd.report.style import New, drawing, line_style, mark_target, name_target, percentage, plain_numbers
+from raybcgd.report.style import New, drawing, mark_target, percentage, plain_numbers
 
 Records = Mapping[str, Sequence[RoundRecord]]
 """The records of runs by label."""
@@ -23,17 +23,16 @@ def accuracy_against_upload(runs: Records, target: float, subject: str, path: Pa
 def upload_figure(new: New, runs: Records, target: float, subject: str) -> Any:
     """Draw the figure. The title states the result, the line below it the conditions."""
     figure = new(8.4, 4.9)
-    axes = figure.add_subplot()
+    axes = figure.subplots()
     axes.set_xscale("log", subs=[2, 5])
     plain_numbers(axes.xaxis)
     axes.grid(visible=True, which="both")
     axes.set_xlabel("mean upload per client so far, in units of the model size d (log scale)")
     axes.set_ylabel("test accuracy, %")
-    mark_target(axes, target)
-    name_target(axes, target, right=False)
-    for k, (label, records) in enumerate(runs.items()):
+    mark_target([axes], target)
+    for label, records in runs.items():
         x = [record.traffic.upload_d_total for record in records if record.quality.accuracy is not None]
-        axes.plot(x, [100 * accuracy for accuracy in accuracies(records)], label=label, **line_style(k))
+        axes.plot(x, [100 * accuracy for accuracy in accuracies(records)], label=label)
     _label_runs(axes, runs, target)
     figure.suptitle(headline(runs, target), x=0.01, ha="left", fontsize=13, fontweight="bold")
     axes.set_title(subject, fontsize=9.5, fontweight="normal", color="#444444")
@@ -42,13 +41,13 @@ def upload_figure(new: New, runs: Records, target: float, subject: str) -> Any:
 
 def _label_runs(axes: Any, runs: Records, target: float) -> None:
     """Label each run at the foot of a vertical line from where it reaches the target, the cheapest run lowest."""
-    colours = {label: line_style(k)["color"] for k, label in enumerate(runs)}
+    colours = {line.get_label(): line.get_color() for line in axes.lines}
     text = {"textcoords": "offset points", "fontsize": 10, "bbox": {"color": "white", "alpha": 0.8, "pad": 0.5}}
     costs = _costs(runs, target)
-    for k, (label, cost) in enumerate(sorted(costs.items(), key=lambda item: item[1])):
-        colour, foot = colours[label], 4 + _LABEL_HEIGHT * k
-        axes.plot([cost, cost], [foot, 100 * target], color=colour, linewidth=0.7, alpha=0.6, zorder=1)
-        axes.plot([cost], [100 * target], "o", color=colour, markersize=7, zorder=5)
+    for k, label in enumerate(sorted(costs, key=lambda label: costs[label])):
+        cost, colour, foot = costs[label], colours[label], 4 + _LABEL_HEIGHT * k
+        axes.vlines(cost, foot, 100 * target, color=colour, linewidth=0.7, alpha=0.6, zorder=1)
+        axes.plot(cost, 100 * target, "o", color=colour, markersize=7, zorder=5)
         axes.annotate(f"{label}: {cost:.1f} d", (cost, foot), (5, -3), color=colour, fontweight="bold", **text)
     for k, label in enumerate(label for label in runs if label not in costs):
         last = runs[label][-1].traffic.upload_d_total, 100 * (accuracies(runs[label]) or [0.0])[-1]
@@ -67,9 +66,8 @@ def headline(runs: Records, target: float) -> str:
     if not costs:
         return f"No run reaches {goal}"
     best = min(costs, key=lambda label: costs[label])
-    others = {label: cost for label, cost in costs.items() if label != best}
-    if not others:
-        return f"{best} reaches {goal} with {costs[best]:.1f} d uploaded" + ("; no other run does" * (len(runs) > 1))
-    reference = "FedAvg" if "FedAvg" in others else max(others, key=lambda label: others[label])
-    factor = others[reference] / costs[best]
-    return f"{best} reaches {goal} with {factor:.1f} times fewer uploaded floats than {reference}"
+    cost = costs.pop(best)
+    if not costs:
+        return f"{best} reaches {goal} with {cost:.1f} d uploaded" + ("; no other run does" if len(runs) > 1 else "")
+    reference = "FedAvg" if "FedAvg" in costs else max(costs, key=lambda label: costs[label])
+    return f"{best} reaches {goal} with {costs[reference] / cost:.1f} times fewer uploaded floats than {reference}"

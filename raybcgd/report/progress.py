@@ -3,25 +3,11 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from time import monotonic
-from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from raybcgd.record.rounds import RoundRecord
-
-_SMOOTHING = 0.3
-"""Weight of the last round in the seconds per round shown."""
-
-
-class Watcher(Protocol):
-    """What a run reports its progress to."""
-
-    def announce(self, stage: str) -> None:
-        """Show the start of a stage that takes seconds."""
-
-    def observe(self, record: RoundRecord) -> None:
-        """Show a finished round."""
 
 
 class Display:
@@ -34,83 +20,58 @@ class Display:
     def stage(self, text: str) -> Iterator[None]:
         """Show that a stage is running, and afterwards how long it took."""
         started = monotonic()
-        with self.console.status(f"{text} …") if self.console.is_terminal else nullcontext():
-            if not self.console.is_terminal:
-                self.console.print(f"{text} …")
+        if not self.console.is_terminal:
+            self.console.print(f"{text} …")
+        with self.console.status(f"{text} …"):
             yield
         self.console.print(f"{text} took {monotonic() - started:.1f} s", highlight=False)
 
     @contextmanager
-    def run(self, label: str, rounds: int) -> Iterator[Watcher]:
+    def run(self, label: str, rounds: int) -> Iterator["Watcher"]:
         """Provide a watcher for a run of `rounds` rounds."""
-        if not self.console.is_terminal:
-            yield _Lines(label, rounds, self.console)
-            return
-        columns = (
+        bar = Progress(
             SpinnerColumn(finished_text=" "),
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
             TextColumn("{task.completed}/{task.total}"),
+            TextColumn("{task.fields[quality]}"),
             TextColumn("{task.fields[news]}", markup=False),
             TimeElapsedColumn(),
+            console=self.console,
         )
-        with Progress(*columns, console=self.console) as bar:
-            yield _Bar(label, rounds, bar)
+        with bar if self.console.is_terminal else nullcontext():
+            yield Watcher(label, rounds, bar)
 
 
-class _Pace:
-    """Smoothed seconds per round."""
-
-    def __init__(self) -> None:
-        self._seconds: float | None = None
-
-    def describe(self, record: RoundRecord) -> str:
-        """Return seconds per round and clients per second."""
-        seconds = record.timing.seconds
-        old = seconds if self._seconds is None else self._seconds
-        self._seconds = (1 - _SMOOTHING) * old + _SMOOTHING * seconds
-        clients = len(record.participants) / max(self._seconds, 1e-9)
-        return f"{self._seconds:.2f} s/round  {clients:.0f} clients/s"
-
-
-class _Bar:
-    """A progress bar."""
+class Watcher:
+    """Shows the progress of one run. The bar is visible only on a terminal, the lines only elsewhere."""
 
     def __init__(self, label: str, rounds: int, bar: Progress) -> None:
-        self._bar, self._pace = bar, _Pace()
-        self._task = bar.add_task(label, total=rounds, news="")
-        self._accuracy = ""
-
-    def announce(self, stage: str) -> None:
-        self._bar.update(self._task, news=f"{stage} …")
-
-    def observe(self, record: RoundRecord) -> None:
-        self._accuracy = _quality(record) or self._accuracy
-        news = f"{self._accuracy}  {_upload(record)}  {self._pace.describe(record)}"
-        self._bar.update(self._task, completed=record.round + 1, news=news)
-
-
-class _Lines:
-    """One line per round, for logs."""
-
-    def __init__(self, label: str, rounds: int, console: Console) -> None:
-        self._label, self._rounds, self._console = label, rounds, console
-        self._pace = _Pace()
+        self._label, self._rounds, self._bar = label, rounds, bar
+        self._task = bar.add_task(label, total=rounds, quality="", news="")
         self._stage: str | None = None
         self._since = monotonic()
 
-    def _print(self, text: str) -> None:
-        self._console.print(f"{self._label}: {text}", markup=False, highlight=False, soft_wrap=True)
-
     def announce(self, stage: str) -> None:
+        """Show the start of a stage that takes seconds."""
         self._end_stage()
-        self._print(f"{stage} …")
         self._stage, self._since = stage, monotonic()
+        self._bar.update(self._task, news=f"{stage} …")
+        self._print(f"{stage} …")
 
     def observe(self, record: RoundRecord) -> None:
+        """Show a finished round."""
         self._end_stage()
-        news = f"{_quality(record)}  {_upload(record)}  {self._pace.describe(record)}".strip()
-        self._print(f"round {record.round + 1}/{self._rounds}  {news}")
+        line = f"round {record.round + 1}/{self._rounds}  "
+        if record.quality.accuracy is not None and record.quality.loss is not None:
+            quality = f"accuracy {record.quality.accuracy:.1%}  loss {record.quality.loss:.3f} "
+            self._bar.update(self._task, quality=quality)  # stays until the next evaluation
+            line += f"{quality} "
+        seconds = record.timing.seconds
+        pace = f"{seconds:.2f} s/round  {len(record.participants) / max(seconds, 1e-9):.0f} clients/s"
+        news = f"upload {record.traffic.upload_d_total:.1f} d  {pace}"
+        self._bar.update(self._task, completed=record.round + 1, news=news)
+        self._print(line + news)
 
     def _end_stage(self) -> None:
         seconds = monotonic() - self._since
@@ -118,11 +79,6 @@ class _Lines:
             self._print(f"{self._stage} took {seconds:.1f} s")
         self._stage = None
 
-
-def _quality(record: RoundRecord) -> str:
-    accuracy, loss = record.quality.accuracy, record.quality.loss
-    return "" if accuracy is None or loss is None else f"accuracy {accuracy:.1%}  loss {loss:.3f}"
-
-
-def _upload(record: RoundRecord) -> str:
-    return f"upload {record.traffic.upload_d_total:.1f} d"
+    def _print(self, text: str) -> None:
+        if not self._bar.console.is_terminal:
+            self._bar.console.print(f"{self._label}: {text}", markup=False, highlight=False, soft_wrap=True)

@@ -1,6 +1,6 @@
 """Runs as read from their folders, finished or still running."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -12,7 +12,7 @@ from raybcgd.errors import ConfigError
 from raybcgd.record.comparison import read_comparison
 from raybcgd.record.partition import PartitionRecord, read_partition
 from raybcgd.record.rounds import RoundLog, RoundRecord
-from raybcgd.record.summary import accuracies, last_tenth, reaches
+from raybcgd.record.summary import accuracies, reaches
 from raybcgd.storage import RunFolder, slug
 
 
@@ -37,9 +37,9 @@ class Run:
         return accuracies(self.records)
 
     @property
-    def last_tenth(self) -> tuple[float, float] | None:
-        """Mean and standard deviation of the accuracy over the last tenth of the evaluations."""
-        return last_tenth(self.accuracies)
+    def rounds(self) -> range:
+        """Number of rounds up to each round."""
+        return range(1, len(self.records) + 1)
 
     @cached_property
     def floats(self) -> list[int]:
@@ -51,21 +51,25 @@ class Run:
         """Bytes uploaded by all clients up to each round."""
         return list(accumulate(record.traffic.upload_bytes for record in self.records))
 
-    @property
-    def seconds(self) -> float:
-        """Time of all rounds."""
-        return sum(record.timing.seconds for record in self.records)
+    @cached_property
+    def elapsed(self) -> list[float]:
+        """Seconds up to the end of each round."""
+        return list(accumulate(record.timing.seconds for record in self.records))
 
     @cached_property
     def failures(self) -> dict[str, list[int]]:
         """Failures per round, by kind."""
-        hosts = [record.hosts for record in self.records]
         return {
             "clients dropped": [len(record.dropped) for record in self.records],
-            "tasks retried": [host.retried_tasks for host in hosts],
-            "clients moved": [host.rehomed_clients for host in hosts],
-            "hosts restarted": [host.restarted for host in hosts],
+            "tasks retried": [record.hosts.retried_tasks for record in self.records],
+            "clients moved": [record.hosts.rehomed_clients for record in self.records],
+            "hosts restarted": [record.hosts.restarted for record in self.records],
         }
+
+    @property
+    def failed(self) -> bool:
+        """Whether there was any failure."""
+        return any(any(counts) for counts in self.failures.values())
 
     def reaches(self, target: float) -> int | None:
         """Return the first round with the target accuracy, counted from 0."""
@@ -75,7 +79,7 @@ class Run:
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
     """Read the runs in folders of runs, comparisons or sweeps. Every run gets a unique label."""
-    folders = list(dict.fromkeys(folder for path in paths for folder in _folders(path)))
+    folders = dict.fromkeys(folder for path in paths for folder in _folders(path))
     runs = [_read(RunFolder(folder)) for folder in folders]
     names = [run.label for run in runs]
     return [
@@ -83,15 +87,15 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     ]
 
 
-def _folders(path: Path) -> Iterator[Path]:
+def _folders(path: Path) -> list[Path]:
+    """Return the folders of runs in `path`, in the order of their comparison."""
     if RunFolder(path).config.exists():
-        yield path
-        return
-    inside = sorted(child for child in path.iterdir() if RunFolder(child).config.exists()) if path.is_dir() else []
-    if not inside:
+        return [path]
+    found = sorted(file.parent for file in path.glob("*/config.toml"))
+    if not found:
         raise ConfigError(f"{path} holds no run (no config.toml); give the folder of a run or of a comparison")
-    order = list(_labels(path))
-    yield from sorted(inside, key=lambda child: order.index(child.name) if child.name in order else len(order))
+    order = [path / name for name in _labels(path)]
+    return [*(folder for folder in order if folder in found), *(folder for folder in found if folder not in order)]
 
 
 def _labels(folder: Path) -> dict[str, str]:
@@ -107,12 +111,3 @@ def _read(folder: RunFolder) -> Run:
         raise ConfigError(f"{folder.path} has no rounds yet; wait for the first one")
     label = _labels(folder.path.parent).get(folder.path.name) or title(type(config.algorithm))
     return Run(label, folder.path, config, records, read_partition(folder.partition))
-
-
-def target_of(paths: Sequence[Path], runs: Sequence[Run]) -> float:
-    """Return the target accuracy of the comparison in these folders, or else that of the first run."""
-    for folder in (*paths, *(run.folder.parent for run in runs)):
-        comparison = read_comparison(folder)
-        if comparison is not None:
-            return comparison.target
-    return runs[0].config.metrics.target

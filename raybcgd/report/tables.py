@@ -1,10 +1,12 @@
 """Tables for the terminal, for Markdown files and for the HTML page."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from rich.filesize import decimal
 from rich.table import Table
 
 from raybcgd.config import Config
@@ -12,7 +14,7 @@ from raybcgd.data.partition import Partitioner
 from raybcgd.data.settings import SOURCES
 from raybcgd.model.settings import MODELS
 from raybcgd.record.rounds import RoundRecord
-from raybcgd.record.summary import Standing
+from raybcgd.record.summary import Standing, last_tenth
 from raybcgd.report.runs import Run
 from raybcgd.report.style import percentage
 
@@ -32,40 +34,36 @@ def conditions(config: Config, first: RoundRecord, dataset: str | None = None) -
 
 
 def comparison_table(lines: Sequence[Standing], target: float) -> Table:
-    """Return a comparison for the terminal."""
+    """Return a comparison for the terminal. The run with the least upload to the target is bold."""
     table = Table(title="Accuracy, and mean upload per client in units of the model size d", title_justify="left")
-    for k, heading in enumerate(_headings(target)):
-        table.add_column(heading, justify="left" if k == 0 else "right", no_wrap=heading.startswith("d "))
-    cheapest = min((line.upload_d_to_target for line in lines if line.upload_d_to_target is not None), default=None)
+    for heading in _cells(lines[0], target):
+        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=heading.startswith("d "))
+    cheapest = min((line.upload_d_to_target for line in lines if line.upload_d_to_target is not None), default=math.nan)
     for line in lines:
-        best = cheapest is not None and line.upload_d_to_target == cheapest
-        table.add_row(*_cells(line), style="bold" if best else None)
+        table.add_row(*_cells(line, target).values(), style="bold" if line.upload_d_to_target == cheapest else None)
     return table
 
 
 def comparison_markdown(lines: Sequence[Standing], target: float) -> str:
     """Return a comparison for a file, with the hyper-parameters."""
-    rows = [[*_headings(target), "settings"], *([*_cells(line), f"`{line.settings}`"] for line in lines)]
-    rows.insert(1, ["---"] * len(rows[0]))
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+    rows = [{**_cells(line, target), "settings": f"`{line.settings}`"} for line in lines]
+    texts = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in texts)
 
 
-def _headings(target: float) -> list[str]:
+def _cells(line: Standing, target: float) -> dict[str, str]:
+    """Return the cells of a line by their headings."""
     goal = percentage(target)
-    return ["method", "final", "best", "d/round", "d total", f"d to {goal}", f"rounds to {goal}", "seconds"]
-
-
-def _cells(line: Standing) -> list[str]:
-    return [
-        line.label,
-        percent(line.final_accuracy),
-        percent(line.best_accuracy),
-        f"{line.upload_d_per_round:.3f}",
-        f"{line.upload_d:.1f}",
-        "never" if line.upload_d_to_target is None else f"{line.upload_d_to_target:.1f}",
-        "-" if line.rounds_to_target is None else str(line.rounds_to_target),
-        f"{line.seconds:.1f}",
-    ]
+    return {
+        "method": line.label,
+        "final": percent(line.final_accuracy),
+        "best": percent(line.best_accuracy),
+        "d/round": f"{line.upload_d_per_round:.3f}",
+        "d total": f"{line.upload_d:.1f}",
+        f"d to {goal}": "never" if line.upload_d_to_target is None else f"{line.upload_d_to_target:.1f}",
+        f"rounds to {goal}": "-" if line.rounds_to_target is None else str(line.rounds_to_target),
+        "seconds": f"{line.seconds:.1f}",
+    }
 
 
 def run_table(summary: Mapping[str, Any], folder: Path) -> Table:
@@ -76,8 +74,8 @@ def run_table(summary: Mapping[str, Any], folder: Path) -> Table:
         "model": f"d = {summary['parameters']:,} parameters",
         "upload per client": f"{summary['upload_d'] / max(1, summary['rounds']):.3f} d per round, "
         f"{summary['upload_d']:.1f} d in total",
-        "upload, all clients": f"{summary['upload_floats']:,} floats, {size(summary['upload_bytes'])}",
-        "download, all clients": f"{summary['download_floats']:,} floats, {size(summary['download_bytes'])}",
+        "upload, all clients": f"{summary['upload_floats']:,} floats, {decimal(summary['upload_bytes'])}",
+        "download, all clients": f"{summary['download_floats']:,} floats, {decimal(summary['download_bytes'])}",
         "time": f"{summary['seconds']:.1f} s, {summary['round_seconds_median'] or 0:.3f} s per round (median)",
         "weights": f"SHA-256 {summary['sha256'][:16]}…",
         "files": str(folder),
@@ -87,89 +85,81 @@ def run_table(summary: Mapping[str, Any], folder: Path) -> Table:
     return table
 
 
-# HTML
-
-
-def summary_table(runs: Sequence[Run], target: float) -> str:
-    """Return accuracy and floats to the target, as the papers report them. The best values are bold."""
-    goal = percentage(target)
-    headings = ["method", "rounds", "final accuracy", "best accuracy", "accuracy, last tenth", "upload per round, d"]
-    headings += [f"{unit} to {goal}" for unit in ("rounds", "floats", "bytes", "d")]
-    headings += [f"upload reduction vs. {runs[0].label}", "time"]
-    reached = {run.label: run.reaches(target) for run in runs}
-    costs = {run.label: run.floats[k] for run in runs if (k := reached[run.label]) is not None}
-    best = {
-        2: _best({run.label: run.accuracies[-1] for run in runs if run.accuracies}),
-        3: _best({run.label: max(run.accuracies) for run in runs if run.accuracies}),
-        **{column: _best({label: -cost for label, cost in costs.items()}) for column in (7, 8, 9, 10)},
-    }
-    lines = []
-    for run in runs:
-        cells = _summary_cells(run, reached[run.label], costs.get(runs[0].label))
-        bold = [run.label in best.get(column, ()) for column in range(len(cells))]
-        lines.append("".join(_cell(text, "best" * is_best) for text, is_best in zip(cells, bold, strict=True)))
-    return _html(headings, lines)
-
-
-def _best(values: Mapping[str, float]) -> set[str]:
-    return {label for label, value in values.items() if value == max(values.values())}
-
-
-def _summary_cells(run: Run, reached: int | None, reference: int | None) -> list[str]:
-    tail = run.last_tenth
-    target = ["-", "never", "never", "never", "-"]
-    if reached is not None:
-        floats, d = run.floats[reached], run.records[reached].traffic.upload_d_total
-        factor = "-" if reference is None else f"{reference / floats:.2f}×"  # noqa: RUF001
-        target = [str(reached + 1), f"{floats:,}", size(run.bytes[reached]), f"{d:.1f}", factor]
-    return [
-        run.label,
-        str(len(run.records)),
-        percent(run.accuracies[-1] if run.accuracies else None),
-        percent(max(run.accuracies, default=None)),
-        "-" if tail is None else f"{100 * tail[0]:.1f} ± {100 * tail[1]:.1f} %",
-        f"{run.records[-1].traffic.upload_d_total / len(run.records):.3f}",
-        *target,
-        f"{run.seconds:,.1f} s",
-    ]
-
-
-def failure_table(runs: Sequence[Run]) -> str:
-    """Return the number of failures by kind, and the errors of dropped clients."""
-    totals = {run.label: [sum(counts) for counts in run.failures.values()] for run in runs}
-    if not any(any(counts) for counts in totals.values()):
-        return "<p>None: no client was dropped, no task was retried, and no host was lost.</p>"
-    lines = []
-    for run in runs:
-        reasons = sorted({f"client {d.client}: {d.reason}" for r in run.records for d in r.dropped if d.reason})
-        more = f"; and {len(reasons) - 3} more" if len(reasons) > 3 else ""
-        cells = [_cell(run.label), *(_cell(f"{count:,}") for count in totals[run.label])]
-        lines.append("".join([*cells, _cell("; ".join(reasons[:3]) + more, "words")]))
-    return f'<div class="wide">{_html(["method", *runs[0].failures, "why clients were dropped"], lines)}</div>'
-
-
-def _cell(text: str, kind: str = "") -> str:
-    return f'<td class="{kind}">{escape(text)}</td>' if kind else f"<td>{escape(text)}</td>"
-
-
-def _html(headings: Sequence[str], lines: Sequence[str]) -> str:
-    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-# Numbers
-
-
 def percent(value: float | None) -> str:
     """Return an accuracy with one decimal."""
     return "-" if value is None else f"{value:.1%}"
 
 
-def size(count: float) -> str:
-    """Return a number of bytes in a readable unit."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            break
-        count /= 1000
-    return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
+# HTML
+
+
+class _Cell(NamedTuple):
+    text: str
+    score: float | None = None
+    """The highest score in a column is bold."""
+
+
+def summary_table(runs: Sequence[Run], target: float) -> str:
+    """Return accuracy and upload to the target, as the papers report them. The best values are bold."""
+    return _html([_summary(run, runs[0], target) for run in runs])
+
+
+def _summary(run: Run, reference: Run, target: float) -> dict[str, _Cell]:
+    """Return a line of the summary by its headings."""
+    goal, end, reference_end = percentage(target), run.reaches(target), reference.reaches(target)
+    final = run.accuracies[-1] if run.accuracies else None
+    best = max(run.accuracies, default=None)
+    tail = last_tenth(run.accuracies)
+    uploads = [record.traffic.upload_d_total for record in run.records]
+    saving = None if end is None or reference_end is None else reference.floats[reference_end] / run.floats[end]
+
+    def cost(values: Sequence[float], show: Callable[[Any], str]) -> _Cell:
+        return _Cell("never") if end is None else _Cell(show(values[end]), -values[end])
+
+    return {
+        "method": _Cell(run.label),
+        "rounds": _Cell(str(len(run.records))),
+        "final accuracy": _Cell(percent(final), final),
+        "best accuracy": _Cell(percent(best), best),
+        "accuracy, last tenth": _Cell("-" if tail is None else f"{100 * tail[0]:.1f} ± {100 * tail[1]:.1f} %"),
+        "upload per round, d": _Cell(f"{uploads[-1] / len(uploads):.3f}"),
+        f"rounds to {goal}": cost(run.rounds, str),
+        f"floats to {goal}": cost(run.floats, "{:,}".format),
+        f"bytes to {goal}": cost(run.bytes, decimal),
+        f"d to {goal}": cost(uploads, "{:.1f}".format),
+        f"upload reduction vs. {reference.label}": _Cell("-" if saving is None else f"{saving:.2f}×", saving),  # noqa: RUF001
+        "time": _Cell(f"{run.elapsed[-1]:,.1f} s"),
+    }
+
+
+def failure_table(runs: Sequence[Run]) -> str:
+    """Return the number of failures by kind, and the errors of dropped clients."""
+    if not any(run.failed for run in runs):
+        return "<p>None: no client was dropped, no task was retried, and no host was lost.</p>"
+    rows = []
+    for run in runs:
+        reasons = sorted({f"client {d.client}: {d.reason}" for r in run.records for d in r.dropped if d.reason})
+        more = f"; and {len(reasons) - 3} more" if len(reasons) > 3 else ""
+        counts = {kind: _Cell(f"{sum(counts):,}") for kind, counts in run.failures.items()}
+        why = _Cell("; ".join(reasons[:3]) + more)
+        rows.append({"method": _Cell(run.label), **counts, "why clients were dropped": why})
+    return _html(rows)
+
+
+def _html(rows: Sequence[Mapping[str, _Cell]]) -> str:
+    """Return a table of cells by heading."""
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in rows[0])
+    best = {heading: _highest(row[heading].score for row in rows) for heading in rows[0]}
+    body = ""
+    for row in rows:
+        cells = (_td(cell.text, bold=cell.score == best[heading]) for heading, cell in row.items())
+        body += f"<tr>{''.join(cells)}</tr>"
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _highest(scores: Iterable[float | None]) -> float:
+    return max((score for score in scores if score is not None), default=math.nan)
+
+
+def _td(text: str, bold: bool) -> str:
+    return f'<td class="best">{escape(text)}</td>' if bold else f"<td>{escape(text)}</td>"

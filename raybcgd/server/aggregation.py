@@ -5,6 +5,7 @@ Uploads are added in cohort order, not in order of arrival, so that the sums hav
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise, starmap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,9 +50,9 @@ class _Group(NamedTuple):
     """1 on parameters and 0 on buffers, on the uploaded coordinates. None without buffers."""
     spans: Mapping[str, tuple[tuple[slice, slice], ...]]
     """Per field: pairs of a slice of the flat vector and the slice of the field that belongs there."""
-    measured: tuple[tuple[int, slice, slice], ...]
+    measured: Sequence[tuple[int, slice, slice]]
     """The blocks of the displacement: number, slice of the flat vector, slice of the field."""
-    parts: tuple[int, ...]
+    blocks: list[int]
     """Numbers of the uploaded blocks, the shared block last."""
 
 
@@ -69,7 +70,7 @@ class Aggregator:
     ) -> None:
         algorithm = problem.algorithm
         self._algorithm, self._wire, self._down, self._lr, self._trained = algorithm, wire, down, lr, problem.trained
-        self._expected = list(expected)
+        self._expected = expected
         self._next = 0
         self._waiting: dict[int, np.ndarray | None] = {}
         self._fields, self._displacement = declared(algorithm.terms_type), displacement(algorithm.terms_type)
@@ -77,16 +78,14 @@ class Aggregator:
             field.name: torch.zeros(1 if field.kind is Kind.SCALAR else wire.layout.size, dtype=wire.dtype)
             for field in self._fields
         }
-        self._places = [part.slice for part in (*wire.layout.blocks, wire.layout.shared)]
+        blocks = (*wire.layout.blocks, wire.layout.shared)
+        self._blocks = [(number, block) for number, block in enumerate(blocks) if block.size]
         self._weight = 0.0
-        self._weights = [0.0] * len(self._places)
-        self._counts = [0] * len(self._places)
-        self._squares = [0.0] * len(self._places)
+        self._weights, self._counts, self._squares = np.zeros((3, len(blocks)))
         even = all(item.weight == 1.0 for item in expected)
         # The unweighted sum of the displacements, for their diversity. With equal weights it is among the sums.
         self._moved = None if even else torch.zeros(wire.layout.size, dtype=wire.dtype)
         self._drift = torch.zeros(wire.layout.size, dtype=wire.dtype) if measure_drift else None
-        self._derives = type(algorithm).terms is not Algorithm.terms
         self._groups: dict[int | None, _Group] = {}
 
     def add(self, client: int, payload: np.ndarray | None) -> None:
@@ -104,13 +103,10 @@ class Aggregator:
     def _fold(self, expected: Expected, payload: np.ndarray) -> None:
         (client, block), wire = expected.member, self._wire
         group = self._group(block)
-        terms = wire.decode(payload, block)
-        if self._derives:
-            task = Task(expected.steps, self._lr, group.trained, wire.shared_span(block))
-            terms = self._algorithm.terms(terms, group.down, task)
-        for number in group.parts:
-            self._weights[number] += expected.weight
-            self._counts[number] += 1
+        task = Task(expected.steps, self._lr, group.trained, wire.shared_span(block))
+        terms = self._algorithm.terms(wire.decode(payload, block), group.down, task)
+        self._weights[group.blocks] += expected.weight
+        self._counts[group.blocks] += 1
         squares = self._measure(getattr(terms, self._displacement), group)
         for field, values in zip(self._fields, terms, strict=True):
             # A value that is not finite shows in the sum. A sum that overflows is checked value by value.
@@ -127,39 +123,31 @@ class Aggregator:
                 accumulator[place].add_(values[span], alpha=weight)
         self._weight += expected.weight
 
-    def _group(self, block: int | None) -> "_Group":
+    def _group(self, block: int | None) -> _Group:
         """Return what the clients with this block have in common."""
         if block not in self._groups:
-            wire, slices = self._wire, self._wire.coordinates(block)
-            layout = wire.layout
-            scalar = (slice(0, 1),)
+            wire, slices, scalar = self._wire, self._wire.coordinates(block), (slice(0, 1),)
             spans = {
                 field.name: _concatenated(scalar if field.kind is Kind.SCALAR else wire.slices(field.kind, block))
                 for field in self._fields
             }
+            measured = []
+            for place, span in spans[self._displacement]:
+                shift = span.start - place.start
+                for number, part in self._blocks:
+                    if place.start <= part.start and part.stop <= place.stop:
+                        measured.append((number, part.slice, slice(part.start + shift, part.stop + shift)))
+            own = (block, len(wire.layout.blocks))
             self._groups[block] = _Group(
                 down=restrict(self._down, slices),
                 trained=None if self._trained is None else take(self._trained, slices),
                 spans=spans,
-                measured=tuple(
-                    (
-                        number,
-                        part.slice,
-                        slice(span.start + part.start - place.start, span.start + part.stop - place.start),
-                    )
-                    for place, span in spans[self._displacement]
-                    for number, part in enumerate((*layout.blocks, layout.shared))
-                    if part.size and place.start <= part.start and part.stop <= place.stop
-                ),
-                parts=tuple(
-                    number
-                    for number, part in enumerate((*layout.blocks, layout.shared))
-                    if part.size and (block is None or number in (block, len(layout.blocks)))
-                ),
+                measured=measured,
+                blocks=[number for number, _ in self._blocks if block is None or number in own],
             )
         return self._groups[block]
 
-    def _measure(self, values: Tensor, group: "_Group") -> float:
+    def _measure(self, values: Tensor, group: _Group) -> float:
         """Add a displacement to the measurements of its blocks; return its squared norm."""
         total = 0.0
         for number, place, span in group.measured:
@@ -177,11 +165,9 @@ class Aggregator:
         """Return the aggregate, after every expected client has been added or dropped."""
         if self._next != len(self._expected):
             raise AssertionError(f"{len(self._expected) - self._next} uploads are still missing")
-        layout = self._wire.layout
-        parts = [(number, part) for number, part in enumerate((*layout.blocks, layout.shared)) if part.size]
-        diversity: list[float | None] = [None] * (len(layout.blocks) + 1)
+        diversity: list[float | None] = [None] * len(self._squares)
         sums = self._sums[self._displacement] if self._moved is None else self._moved
-        for number, part in parts:
+        for number, part in self._blocks:
             moved = sums[part.slice]
             square = float(torch.dot(moved, moved))
             if self._drift is not None:
@@ -193,19 +179,16 @@ class Aggregator:
             if field.kind in (Kind.WHOLE, Kind.SCALAR):
                 self._sums[field.name] /= self._weight or 1.0
             else:
-                for number, part in parts:
-                    self._sums[field.name][part.slice] /= self._weights[number] or 1.0
-        uncovered = tuple(part.slice for number, part in parts if self._weights[number] == 0)
+                for number, part in self._blocks:
+                    self._sums[field.name][part.slice] /= float(self._weights[number]) or 1.0
+        uncovered = tuple(part.slice for number, part in self._blocks if self._weights[number] == 0)
         return Aggregate(self._algorithm.terms_type(**self._sums), uncovered, tuple(diversity), self._drift)
 
 
 def _concatenated(slices: Slices) -> tuple[tuple[slice, slice], ...]:
     """Return each slice of a vector with its position in the concatenation of all slices."""
-    pairs, start = [], 0
-    for s in slices:
-        pairs.append((s, slice(start, start + s.stop - s.start)))
-        start += s.stop - s.start
-    return tuple(pairs)
+    ends = accumulate((s.stop - s.start for s in slices), initial=0)
+    return tuple(zip(slices, starmap(slice, pairwise(ends)), strict=True))
 
 
 def average_buffers(algorithm: Algorithm, before: Any, after: Any, total: Any, trained: Tensor | None) -> Any:

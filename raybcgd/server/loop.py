@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,16 +12,15 @@ import torch
 
 from raybcgd.errors import ConfigError, RunError
 from raybcgd.messages import Score
-from raybcgd.model.flat import FlatModel
 from raybcgd.plan.history import History
 from raybcgd.problem import Data, Problem
 from raybcgd.record.checkpoint import Checkpoints, Position
 from raybcgd.record.ledger import Ledger
 from raybcgd.record.metrics import RunInfo, exporting
-from raybcgd.record.rounds import Hosts, Quality, RoundLog, RoundRecord, Timing
+from raybcgd.record.rounds import RoundLog, RoundRecord, Timing
 from raybcgd.server.evaluation import combine, pieces
 from raybcgd.server.pool import Pool
-from raybcgd.server.round import RoundResult, RunState, run_round
+from raybcgd.server.round import RunState, run_round
 from raybcgd.storage import RunFolder
 
 log = logging.getLogger(__name__)
@@ -42,10 +41,9 @@ def identity(problem: Problem, data: Data) -> dict[str, Any]:
 def initial_state(problem: Problem, data: Data) -> RunState:
     """Return the state before round 0."""
     config = problem.config
-    flat = FlatModel(problem.module(), problem.layout, problem.dtype, torch.device("cpu"))
     return RunState(
         rounds=0,
-        server=problem.algorithm.server_init(flat.vector.clone(), len(data.partitions)),
+        server=problem.algorithm.server_init(problem.flat_model().vector, len(data.partitions)),
         ledger=Ledger.fresh(problem.clients),
         history=History.fresh(problem.layout, config.blocks, config.cohort.assignment == "need"),
     )
@@ -86,7 +84,7 @@ class TrainingLoop:
         if not resume:
             self._checkpoints.refuse_others()
             return None
-        position = self._checkpoints.latest()
+        position, rounds = self._checkpoints.latest(), self._problem.config.rounds
         if position is None and self._folder.summary.exists():
             raise ConfigError(
                 f"{self._folder.path} has no usable checkpoint, so its finished run cannot continue; start again with "
@@ -94,10 +92,8 @@ class TrainingLoop:
             )
         if position is None and self._log.content():
             log.warning("no usable checkpoint yet: the run starts again with round 0")
-        if position is not None and position.rounds > self._problem.config.rounds:
-            raise ConfigError(
-                f"rounds = {self._problem.config.rounds}, but {position.rounds} rounds are done; raise it to continue"
-            )
+        if position is not None and position.rounds > rounds:
+            raise ConfigError(f"rounds = {rounds}, but {position.rounds} rounds are done; raise it to continue")
         return position
 
     def models(self) -> list[np.ndarray]:
@@ -116,10 +112,11 @@ class TrainingLoop:
             saves=config.checkpoint.every > 0,
         )
         with exporting(config.metrics, info) as exporter:
-            if self._state.rounds:
+            if exporter is not None:
                 exporter.take_up(self._log)
             for record in self._rounds(pool):
-                exporter.observe(record, self._saved_at)
+                if exporter is not None:
+                    exporter.observe(record, self._saved_at)
                 yield record
 
     def _rounds(self, pool: Pool) -> Iterator[RoundRecord]:
@@ -127,30 +124,25 @@ class TrainingLoop:
         pending: _Pending | None = None
         for _ in range(self._state.rounds, self._problem.config.rounds):
             try:
-                result = run_round(self._problem, self._data, pool, self._state)
+                state, record = run_round(self._problem, self._data, pool, self._state)
             except RunError:
-                if pending is not None:  # the previous round did commit
-                    yield self._finish(pending)
+                yield from self._finish(pending)  # the previous round did commit
                 raise
-            if pending is not None:
-                yield self._finish(pending)
-            self._state = result.state
-            pending = self._pending(result, pool)
-        if pending is not None:
-            yield self._finish(pending)
+            yield from self._finish(pending)
+            self._state = state
+            pending = self._pending(record, pool)
+        yield from self._finish(pending)
 
-    def _pending(self, result: RoundResult, pool: Pool) -> "_Pending":
-        config, index = self._problem.config, result.orders.round_index
-        report = pool.report()  # now, so that events of the hosts belong to the round in which they happened
-        scores = None
-        if config.evaluation.due(index, config.rounds):
+    def _pending(self, record: RoundRecord, pool: Pool) -> "_Pending":
+        """Start the evaluation of a committed round, and copy what its checkpoint needs."""
+        config, state = self._problem.config, self._state
+        scores, position = None, None
+        if config.evaluation.due(record.round, config.rounds):
             models = self.models()
             if len(models) == 1:  # a single model is evaluated on every data phase
                 models *= len(self._data.test_rows)
             scores = pool.evaluate(models, self._pieces)
-        position = None
-        if config.checkpoint.due(index, config.rounds):
-            state = result.state
+        if config.checkpoint.due(record.round, config.rounds):
             position = Position(
                 rounds=state.rounds,
                 server={name: vector.numpy() for name, vector in state.server._asdict().items()},
@@ -158,56 +150,37 @@ class TrainingLoop:
                 upload_d_total=state.upload_d_total,
                 history=state.history.arrays(),
             )
-        on_disk = result.state.ledger.files * self._problem.state_bytes
-        hosts = report.hosts.model_copy(update={"state_disk_bytes": on_disk})
-        return _Pending(result, scores, position, hosts, report.broadcast_seconds)
+        return _Pending(record, scores, position)
 
-    def _finish(self, pending: "_Pending") -> RoundRecord:
-        result = pending.result
-        started = time.perf_counter()
-        quality = Quality()
+    def _finish(self, pending: "_Pending | None") -> Iterator[RoundRecord]:
+        """Wait for the evaluation of a round, log the round, save its checkpoint, and yield its record."""
+        if pending is None:
+            return
+        started, record, quality = time.perf_counter(), pending.record, pending.record.quality
         if pending.scores is not None:
-            quality = combine(self._pieces, pending.scores(), len(self._data.test_rows))
-        waited = time.perf_counter() - started
-        saving, self._saving_seconds = self._saving_seconds, 0.0
-        losses = [np.inf if participant.loss is None else participant.loss for participant in result.participants]
-        record = RoundRecord(
-            round=result.orders.round_index,
-            lr=result.orders.lr,
-            data_phase=result.orders.data_phase,
-            participants=result.participants,
-            dropped=result.dropped,
-            quality=quality.model_copy(update={"train_loss": float(np.mean(losses)) if losses else None}),
-            traffic=result.traffic,
-            blocks=result.blocks,
-            timing=Timing(
-                seconds=result.seconds + waited + saving,
-                stage_seconds=_stages(result.stage_seconds, pending.broadcast_seconds, waited, saving),
-                finished_at=time.time(),
-            ),
-            hosts=pending.hosts,
+            evaluated = combine(self._pieces, pending.scores(), len(self._data.test_rows))
+            quality = evaluated.model_copy(update={"train_loss": quality.train_loss})
+        waited, saving = time.perf_counter() - started, self._saving_seconds
+        timing = Timing(
+            seconds=record.timing.seconds + waited + saving,
+            stage_seconds={**record.timing.stage_seconds, "evaluate": waited, "checkpoint": saving},
+            finished_at=time.time(),
         )
+        record = record.model_copy(update={"quality": quality, "timing": timing})
         self._log.append(record)
+        self._saving_seconds = 0.0
         if pending.position is not None:
             started = time.perf_counter()
             position = replace(pending.position, log=self._log.content())
             self._checkpoints.save(position, self._state.ledger.superseded)
             self._saving_seconds, self._saved_at = time.perf_counter() - started, time.time()
-        return record
+        yield record
 
 
 @dataclass(frozen=True)
 class _Pending:
     """A committed round that waits for its evaluation and its checkpoint."""
 
-    result: RoundResult
+    record: RoundRecord
     scores: Callable[[], list[Score]] | None
     position: Position | None
-    hosts: Hosts
-    broadcast_seconds: float
-
-
-def _stages(done: Mapping[str, float], broadcast: float, evaluate: float, checkpoint: float) -> dict[str, float]:
-    """Return the seconds per stage. The pool's part of the broadcast was counted as training."""
-    moved = {"broadcast": done["broadcast"] + broadcast, "train": max(0.0, done["train"] - broadcast)}
-    return {**done, **moved, "evaluate": evaluate, "checkpoint": checkpoint}

@@ -2,8 +2,9 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from raybcgd.algorithms.api import Round
 from raybcgd.errors import RunError
-from raybcgd.messages import ClientTask, Outcome, RoundOrders
+from raybcgd.messages import FRESH, ClientTask, Outcome, RoundOrders
 from raybcgd.model.blocks import BlockLayout
 from raybcgd.plan.assignment import Assignment, by_bandwidth, by_need, evenly
 from raybcgd.plan.cohort import Member, draw_cohort
@@ -20,10 +21,10 @@ from raybcgd.plan.history import History
 from raybcgd.plan.links import simulated_seconds
 from raybcgd.problem import Data, Problem
 from raybcgd.record.ledger import Ledger
-from raybcgd.record.rounds import Blocks, Dropped, Participant, Traffic
+from raybcgd.record.rounds import Blocks, Dropped, Participant, Quality, RoundRecord, Timing, Traffic
 from raybcgd.server.aggregation import Aggregate, Aggregator, Expected, average_buffers, keep_uncovered
-from raybcgd.server.pool import Pool, RoundWork
 from raybcgd.server.norms import block_norms, proportional, server_norms
+from raybcgd.server.pool import Pool, PoolReport, RoundWork
 from raybcgd.wire.upload import Wire, total
 
 
@@ -37,20 +38,6 @@ class RunState:
     ledger: Ledger
     history: History
     upload_d_total: float = 0.0
-
-
-@dataclass(frozen=True)
-class RoundResult:
-    """A committed round: the next state, and its part of the record."""
-
-    state: RunState
-    orders: RoundOrders
-    participants: tuple[Participant, ...]
-    dropped: tuple[Dropped, ...]
-    traffic: Traffic
-    blocks: Blocks
-    stage_seconds: dict[str, float]
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -97,9 +84,24 @@ def _expected(problem: Problem, data: Data, member: Member, data_phase: int) -> 
     return Expected(member, problem.config.local.num_steps(samples), weight)
 
 
-def run_round(problem: Problem, data: Data, pool: Pool, state: RunState) -> RoundResult:
-    """Compute the next round and commit it to the ledger. An exception leaves the state unchanged."""
-    algorithm, clock = problem.algorithm, _Clock()
+@dataclass(frozen=True)
+class _Trained:
+    """A round after training."""
+
+    outcomes: Mapping[int, Outcome]
+    """By client, for the whole cohort."""
+    aggregate: Aggregate
+    server: Any
+    """The server's next state."""
+    report: PoolReport
+
+
+def run_round(problem: Problem, data: Data, pool: Pool, state: RunState) -> tuple[RunState, RoundRecord]:
+    """Compute the next round and commit it to the ledger. Return the next state and the record before evaluation.
+
+    An exception leaves the state unchanged.
+    """
+    algorithm, config, clock = problem.algorithm, problem.config, _Clock()
     plan = plan_round(problem, data, state.history, state.rounds)
     clock.lap("plan")
     down = algorithm.broadcast(state.server, plan.rnd)
@@ -108,16 +110,20 @@ def run_round(problem: Problem, data: Data, pool: Pool, state: RunState) -> Roun
         [ClientTask(member.client, member.block, state.ledger[member.client]) for member in plan.cohort],
         {name: vector.numpy() for name, vector in down._asdict().items()},
         plan.orders,
-        problem.config.cohort.deadline_seconds,
+        config.cohort.deadline_seconds,
     )
     clock.lap("broadcast")
     outcomes = _train(problem, pool, work, aggregator, clock)
     aggregate = aggregator.result()
-    after = algorithm.server_rule(state.server, aggregate.total, plan.rnd)
-    after = average_buffers(algorithm, state.server, after, aggregate.total, problem.trained)
-    after = keep_uncovered(algorithm, state.server, after, aggregate.uncovered)
-    _check_finite(plan.wire.layout, algorithm.models(after), state.rounds)
-    return _commit(problem, plan, state, after, outcomes, aggregate, clock)
+    server = algorithm.server_rule(state.server, aggregate.total, plan.rnd)
+    server = average_buffers(algorithm, state.server, server, aggregate.total, problem.trained)
+    server = keep_uncovered(algorithm, state.server, server, aggregate.uncovered)
+    _check_finite(plan.wire.layout, algorithm.models(server), state.rounds)
+    state.ledger.commit({client: outcome.state for client, outcome in outcomes.items()})
+    history = state.history.measured(state.server.x, server.x, aggregate.drift)
+    history = history.divided(plan.wire.layout, config.blocks, config.seed, state.rounds + 1)
+    record = _record(problem, plan, state, _Trained(outcomes, aggregate, server, pool.report()), clock)
+    return RunState(state.rounds + 1, server, state.ledger, history, record.traffic.upload_d_total), record
 
 
 def _train(
@@ -140,57 +146,60 @@ def _train(
             raise RunError(f"round {index} diverged: {error}") from None
         clock.lap("reduce")
     clock.lap("train")
-    for task in work.tasks:
-        if task.client not in outcomes:
-            aggregator.add(task.client, None)
+    for client in {task.client for task in work.tasks} - outcomes.keys():
+        outcomes[client] = Outcome(client, None, FRESH, 0.0, math.nan, error="deadline")
+        aggregator.add(client, None)
     return outcomes
 
 
-def _commit(
-    problem: Problem,
-    plan: RoundPlan,
-    state: RunState,
-    after: Any,
-    outcomes: dict[int, Outcome],
-    aggregate: Aggregate,
-    clock: "_Clock",
-) -> RoundResult:
-    cohort, wire, config = plan.cohort, plan.wire, problem.config
-    present = [m for m in cohort if (o := outcomes.get(m.client)) is not None and o.error is None]
-    state.ledger.commit({member.client: outcomes[member.client].state for member in present})
-    traffic, blocks = _traffic(problem, plan, present, outcomes, state.upload_d_total)
-    index, x, x_before = state.rounds, after.x, state.server.x
-    history = state.history.measured(x_before, x, aggregate.drift)
-    history = history.divided(wire.layout, config.blocks, config.seed, index + 1)
-    norms = server_norms(problem.algorithm, after, wire.layout)
+def _record(problem: Problem, plan: RoundPlan, before: RunState, trained: _Trained, clock: "_Clock") -> RoundRecord:
+    """Return the record of a round before its evaluation."""
+    layout, server, hosts = plan.wire.layout, trained.server, trained.report.hosts
+    answers = [(member, trained.outcomes[member.client]) for member in plan.cohort]
+    present = [(member, outcome) for member, outcome in answers if not outcome.error]
+    traffic, counts = _traffic(problem, plan, present, before.upload_d_total)
+    blocks = Blocks(
+        **counts,
+        **server_norms(problem.algorithm, server, layout),
+        drift_diversity=trained.aggregate.drift_diversity,
+        movement=block_norms(server.x - before.server.x, layout),
+        edges=plan.orders.edges,
+    )
     clock.lap("reduce")
-    return RoundResult(
-        state=RunState(index + 1, after, state.ledger, history, traffic.upload_d_total),
-        orders=plan.orders,
-        participants=tuple(_participant(member, outcomes[member.client]) for member in present),
-        dropped=tuple(_dropped(member, outcomes.get(member.client)) for member in cohort if member not in present),
+    broadcast, laps = trained.report.broadcast_seconds, clock.laps  # the broadcast was counted as training
+    moved = {"broadcast": laps["broadcast"] + broadcast, "train": max(0.0, laps["train"] - broadcast)}
+    participants = tuple(
+        Participant(client=m.client, block=m.block, seconds=o.seconds, loss=o.loss if math.isfinite(o.loss) else None)
+        for m, o in present
+    )
+    losses = [math.inf if one.loss is None else one.loss for one in participants]
+    return RoundRecord(
+        round=before.rounds,
+        lr=plan.orders.lr,
+        data_phase=plan.orders.data_phase,
+        participants=participants,
+        dropped=tuple(Dropped(client=m.client, block=m.block, reason=o.error) for m, o in answers if o.error),
+        quality=Quality(train_loss=float(np.mean(losses)) if losses else None),
         traffic=traffic,
-        blocks=Blocks(
-            **blocks,
-            drift_diversity=aggregate.drift_diversity,
-            movement=block_norms(x - x_before, wire.layout),
-            edges=plan.orders.edges,
-            **norms,
-        ),
-        stage_seconds=clock.laps,
-        seconds=clock.total(),
+        blocks=blocks,
+        timing=Timing(seconds=sum(laps.values()), stage_seconds={**laps, **moved}),
+        hosts=hosts.model_copy(update={"state_disk_bytes": before.ledger.files * problem.state_bytes}),
     )
 
 
 def _traffic(
-    problem: Problem, plan: RoundPlan, present: Sequence[Member], outcomes: dict[int, Outcome], upload_d_before: float
+    problem: Problem, plan: RoundPlan, present: Sequence[tuple[Member, Outcome]], upload_d_before: float
 ) -> tuple[Traffic, dict[str, tuple[int, ...]]]:
     """Count what was sent: in all, and per block."""
-    wire = plan.wire
-    uploads = [wire.upload(member.block, outcomes[member.client].payload) for member in present]
+    wire, links = plan.wire, problem.config.cohort.links
+    uploads = [wire.upload(member.block, outcome.payload) for member, outcome in present]
     upload, download = total(uploads), total([wire.download] * len(plan.cohort))
     upload_d = upload.floats / (max(1, len(present)) * problem.layout.size)
-    uncoded = sum(wire.uncoded_bytes(member.block) for member in present)
+    uncoded = sum(wire.uncoded_bytes(member.block) for member, _ in present)
+    simulated = None
+    if links is not None and problem.uplinks is not None:
+        rates = [float(problem.uplinks[member.client]) for member, _ in present]
+        simulated = simulated_seconds(links, rates, [one.bytes for one in uploads], wire.download.bytes)
     traffic = Traffic(
         upload_floats=upload.floats,
         upload_bytes=upload.bytes,
@@ -199,7 +208,7 @@ def _traffic(
         download_floats=download.floats,
         download_bytes=download.bytes,
         compression_ratio=uncoded / upload.bytes if upload.bytes else 1.0,
-        simulated_seconds=_simulated(problem, present, [one.bytes for one in uploads]),
+        simulated_seconds=simulated,
     )
     return traffic, {
         "upload_floats": upload.by_block,
@@ -208,33 +217,13 @@ def _traffic(
     }
 
 
-def _simulated(problem: Problem, present: Sequence[Member], upload_bytes: Sequence[int]) -> float | None:
-    links, rates = problem.config.cohort.links, problem.uplinks
-    if links is None or rates is None:
-        return None
-    mine = [float(rates[member.client]) for member in present]
-    return simulated_seconds(links, mine, upload_bytes, problem.wire.download.bytes)
-
-
-def _participant(member: Member, outcome: Outcome) -> Participant:
-    loss = outcome.loss if math.isfinite(outcome.loss) else None
-    return Participant(client=member.client, block=member.block, seconds=outcome.seconds, loss=loss)
-
-
-def _dropped(member: Member, outcome: Outcome | None) -> Dropped:
-    reason = "deadline" if outcome is None else outcome.error or ""
-    return Dropped(client=member.client, block=member.block, reason=reason)
-
-
 def _check_finite(layout: BlockLayout, models: Sequence[Tensor], index: int) -> None:
-    for model in models:
-        if bool(torch.isfinite(model).all()):
-            continue
-        bad = next(b for b in layout.all_blocks if not bool(torch.isfinite(model[b.slice]).all()))
-        raise RunError(
-            f"round {index} diverged: block {bad.name} of the global model is not finite; lower algorithm.lr "
-            "(the last good checkpoint is kept)"
-        )
+    for model, block in product(models, layout.all_blocks):
+        if not bool(torch.isfinite(model[block.slice]).all()):
+            raise RunError(
+                f"round {index} diverged: block {block.name} of the global model is not finite; lower algorithm.lr "
+                "(the last good checkpoint is kept)"
+            )
 
 
 class _Clock:
@@ -242,13 +231,10 @@ class _Clock:
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
-        self._started = self._last = time.perf_counter()
+        self._last = time.perf_counter()
 
     def lap(self, stage: str) -> None:
         """Add the time since the last lap to `stage`."""
         now = time.perf_counter()
         self.laps[stage] = self.laps.get(stage, 0.0) + now - self._last
         self._last = now
-
-    def total(self) -> float:
-        return time.perf_counter() - self._started

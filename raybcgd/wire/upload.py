@@ -179,7 +179,7 @@ class Wire:
         """Count the coordinates of the slices (or those at `positions` within them) in each block."""
         edges = (*self.layout.edges, self.layout.size)
         if positions is None:
-            return np.sum([np.diff(np.clip(edges, s.start, s.stop)) for s in slices], axis=0, dtype=np.int64)
+            return sum((np.diff(np.clip(edges, s.start, s.stop)) for s in slices), np.zeros(len(edges) - 1, np.int64))
         coordinates = np.concatenate([np.arange(s.start, s.stop) for s in slices])[positions]
         return np.bincount(np.searchsorted(edges[1:], coordinates, side="right"), minlength=len(edges) - 1)
 

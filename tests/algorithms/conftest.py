@@ -20,9 +20,10 @@ from raybcgd.data.sources import load
 from raybcgd.engine.local import LocalPool
 from raybcgd.messages import FRESH, ClientTask
 from raybcgd.problem import Data, Problem, prepare
+from raybcgd.record.rounds import RoundRecord
 from raybcgd.record.states import StateFolder
 from raybcgd.server.loop import initial_state
-from raybcgd.server.round import RoundResult, plan_round, run_round
+from raybcgd.server.round import plan_round, run_round
 from raybcgd.wire.upload import Traffic
 
 SMALL: dict[str, Any] = {
@@ -69,7 +70,7 @@ class Played:
     """The final server state."""
     clients: list[dict[str, np.ndarray]]
     """Every client's committed state."""
-    rounds: list[RoundResult]
+    rounds: list[RoundRecord]
 
     @property
     def uploads(self) -> list[Traffic]:
@@ -127,10 +128,9 @@ class Lab:
         pool = LocalPool(problem, data, address)
         try:
             for _ in range(problem.config.rounds):
-                result = run_round(problem, data, pool, state)
-                state = result.state
+                state, record = run_round(problem, data, pool, state)
                 played.server = state.server
-                played.rounds.append(result)
+                played.rounds.append(record)
                 played.xs.append(state.server.x)
                 if stop is not None and stop(state.server.x):
                     break

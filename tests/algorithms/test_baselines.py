@@ -68,7 +68,7 @@ def test_scaffold_with_one_full_step_keeps_the_gradient(lab: Any, control_upload
     )
     problem, data = played.problem, played.data
     given = [played.start, *played.xs]
-    last = {p.client: r.orders.round_index for r in played.rounds for p in r.participants}
+    last = {p.client: r.round for r in played.rounds for p in r.participants}
     flat = FlatModel(problem.module(), problem.layout, problem.dtype, torch.device("cpu"))
     dataset = data.dataset
     for client, index in last.items():

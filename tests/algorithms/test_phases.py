@@ -38,7 +38,7 @@ def test_a_round_trains_only_on_the_samples_of_its_phase(lab: Any, monkeypatch: 
 
     monkeypatch.setattr(ClientHost, "_shard", spy)
     played = lab.play(cyclic("fedavg", rounds=7))
-    assert [result.orders.data_phase for result in played.rounds] == [0, 0, 1, 1, 2, 2, 0]
+    assert [record.data_phase for record in played.rounds] == [0, 0, 1, 1, 2, 2, 0]
     own = [{0, 1, 2}, {3, 4, 5}, {6, 7, 8, 9}]
     assert list(labels) == [(r, r // 2 % 3) for r in range(7)]
     assert all(seen == own[phase] for (_, phase), seen in labels.items())

@@ -94,7 +94,7 @@ def test_states_hold_what_the_rules_return(lab: Any, stack: int) -> None:
     assert played.problem.state_bytes == 8 * (4 * played.problem.layout.size + 1 + 1 + 3)
     given = [played.start, *played.xs]
     for client, state in enumerate(played.clients):
-        mine = [(r.orders.round_index, p.block) for r in played.rounds for p in r.participants if p.client == client]
+        mine = [(r.round, p.block) for r in played.rounds for p in r.participants if p.client == client]
         seen = [sum(index % 3 == phase for index, _ in mine) for phase in range(3)]
         np.testing.assert_array_equal(state["algorithm.rounds"], [len(mine)])
         np.testing.assert_array_equal(state["algorithm.seen"], seen)

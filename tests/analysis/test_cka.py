@@ -9,7 +9,7 @@ from torch import nn
 
 from raybcgd import run
 from raybcgd.analysis.analyst import Analyst
-from raybcgd.analysis.cka import layer_outputs, linear_cka, mean_similarity, model_cka
+from raybcgd.analysis.cka import gram, layer_outputs, linear_cka, mean_similarity, model_cka
 from raybcgd.model.flat import FlatModel
 from raybcgd.problem import prepare
 from raybcgd.storage import RunFolder
@@ -22,16 +22,16 @@ def test_cka_is_the_papers_formula(p: int, q: int) -> None:
     x, y = rng.standard_normal((40, p)), rng.standard_normal((40, q)) + rng.standard_normal((40, 1))
     xc, yc = x - x.mean(0), y - y.mean(0)
     formula = np.linalg.norm(yc.T @ xc) ** 2 / (np.linalg.norm(xc.T @ xc) * np.linalg.norm(yc.T @ yc))
-    assert linear_cka(torch.from_numpy(x), torch.from_numpy(y)) == pytest.approx(formula, rel=1e-9)
+    assert linear_cka(gram(torch.from_numpy(x)), gram(torch.from_numpy(y))) == pytest.approx(formula, rel=1e-9)
 
 
 def test_cka_does_not_see_rotation_scale_and_shift_but_sees_independence() -> None:
     torch.manual_seed(0)
     x = torch.randn(200, 10, dtype=torch.float64)
     rotation = torch.linalg.qr(torch.randn(10, 10, dtype=torch.float64)).Q
-    assert linear_cka(x, 3 * x @ rotation + 7) == pytest.approx(1.0, abs=1e-12)
-    assert linear_cka(x, torch.randn(200, 10, dtype=torch.float64)) < 0.1
-    assert linear_cka(x, torch.ones(200, 4)) == 0.0
+    assert linear_cka(gram(x), gram(3 * x @ rotation + 7)) == pytest.approx(1.0, abs=1e-12)
+    assert linear_cka(gram(x), gram(torch.randn(200, 10, dtype=torch.float64))) < 0.1
+    assert linear_cka(gram(x), gram(torch.ones(200, 4))) == 0.0
 
 
 def test_layers_are_those_of_the_layout() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from raybcgd.client.host import ClientHost
+from raybcgd.client.host import ClientHost, one_thread
 from raybcgd.messages import FRESH, ClientTask, Piece, RoundOrders
 from raybcgd.problem import Data, Problem, prepare
 from raybcgd.server.loop import initial_state
@@ -17,12 +17,10 @@ from tests.conftest import small
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
+def single_threaded() -> Iterator[None]:
     """Hosts are single-threaded; the bits of a stack depend on that."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with one_thread():
+        yield
 
 
 class Setup:

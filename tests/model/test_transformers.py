@@ -80,7 +80,7 @@ def test_deep_copies_and_functional_calls_use_the_adapters() -> None:
     torch.testing.assert_close(copy.deepcopy(model)(x), model(x))
     flat = FlatModel(model, divide(model, BlocksConfig(count=2)), torch.float64, torch.device("cpu"))
     before, other = model(x), torch.randn_like(flat.vector)
-    functional = torch.func.functional_call(model, flat.split(other), (x,))
+    functional = torch.func.functional_call(model, flat.named(other), (x,))
     flat.vector.copy_(other)
     torch.testing.assert_close(functional, model(x))
     assert not torch.allclose(functional, before)

@@ -9,6 +9,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from raybcgd.errors import ConfigError
+from raybcgd.model.losses import binary_cross_entropy
 from raybcgd.model.settings import MODELS, ModelConfig
 from raybcgd.model.zoo import build, loss_function
 
@@ -138,6 +139,8 @@ def test_custom_models_and_losses() -> None:
     assert loss_function(ModelConfig(loss="user_package:half_squared")) is half_squared
     assert build(ModelConfig(name=user_model, options={"width": 4}), (3, 4), 2, 0)[1].out_features == 4
     assert loss_function(ModelConfig(loss=half_squared)) is half_squared
+    logistic = build(ModelConfig(name="logistic", loss=binary_cross_entropy), (3, 4), 2, 0)
+    assert logistic(torch.zeros(1, 3, 4)).shape == (1, 1), "a built-in loss passed as an object"
 
 
 @pytest.mark.parametrize(

@@ -104,15 +104,15 @@ def test_slow_clients_get_small_blocks_and_the_round_takes_less_time(tmp_path: P
     assert rates is not None
     for fair, fast in zip(runs["random"].records, runs["bandwidth"].records, strict=True):
         assert {p.client for p in fair.participants} == {p.client for p in fast.participants}
-        assert fast.simulated_seconds is not None
-        assert fair.simulated_seconds is not None
-        assert fast.simulated_seconds <= fair.simulated_seconds
+        assert fast.traffic.simulated_seconds is not None
+        assert fair.traffic.simulated_seconds is not None
+        assert fast.traffic.simulated_seconds <= fair.traffic.simulated_seconds
         ordered = sorted(fast.participants, key=lambda p: rates[p.client])
         assert [sizes[p.block or 0] for p in ordered] == sorted(sizes[p.block or 0] for p in ordered)
         seconds = max(
             4 * (sizes[p.block or 0] + problem.layout.shared.size) / rates[p.client] for p in fair.participants
         )
-        assert fair.simulated_seconds == pytest.approx(seconds)
+        assert fair.traffic.simulated_seconds == pytest.approx(seconds)
     saved, spent = (runs[name].summary["simulated_seconds"] for name in ("bandwidth", "random"))
     assert saved < 0.9 * spent
 

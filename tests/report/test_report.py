@@ -22,13 +22,13 @@ from raybcgd.record.rounds import Dropped, RoundLog
 from raybcgd.report import figures
 from raybcgd.report.page import write_report
 from raybcgd.report.plots import upload_figure
-from raybcgd.report.runs import read_runs, target_of
+from raybcgd.report.runs import read_runs
 from raybcgd.report.style import drawing
 from raybcgd.report.tables import conditions, summary_table
 from raybcgd.report.tensorboard import scalars
 from tests.conftest import small
 
-FIGURES = ["accuracy", "loss", "stages", "drift", "movement", "upload", "partition1"]
+FIGURES = ["accuracy", "loss", "stages", "drift", "movement", "upload", "partition"]
 CHROMIUM = shutil.which("chromium")
 # Browsers contact their vendor; these flags cut off the network.
 FLAGS = [
@@ -147,7 +147,7 @@ def test_every_figure_is_also_a_png(page: Path) -> None:
 def test_the_table_reports_floats_to_the_target(page: Path, folder: Path) -> None:
     runs = read_runs([folder])
     assert [run.label for run in runs] == ["FedAvg", "FedBCGD", "FedBCGD+"]
-    assert target_of([folder], runs) == 0.2
+    assert [run.config.metrics.target for run in runs] == [0.2] * 3  # the report's default
     text = summary_table(runs, 0.2)
     assert "<th>floats to 20 %</th>" in text
     for run in runs:
@@ -261,6 +261,15 @@ def test_figures_without_data_are_left_out(folder: Path, tmp_path: Path) -> None
     assert report(bare).exit_code == 0
     found = re.findall(r'<figure id="(\w+)">', (bare / "report.html").read_text())
     assert found == ["accuracy", "loss", "stages", "drift", "upload"]
+
+
+def test_a_run_without_evaluated_rounds_has_a_report(folder: Path, tmp_path: Path) -> None:
+    (run,) = read_runs([folder / "fedavg"])
+    first = run.records[0]
+    blind = first.model_copy(update={"quality": first.quality.model_copy(update={"accuracy": None, "loss": None})})
+    write_report([replace(run, records=(blind,))], 0.9, tmp_path / "page.html")
+    found = re.findall(r'<figure id="(\w+)">', (tmp_path / "page.html").read_text())
+    assert found == ["stages", "drift", "movement", "upload", "partition"]
 
 
 def test_a_run_of_an_older_version_is_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
