@@ -104,19 +104,18 @@ def _confirmed(records: Iterator[RoundRecord], config: Config, folder: RunFolder
 
 
 def _open_folder(config: Config, algorithm: str, out: str | Path | None, resume: bool) -> RunFolder:
-    folder = RunFolder(Path(out) if out is not None else new_folder(algorithm))
+    path = Path(out) if out is not None else new_folder(algorithm)
+    folder = RunFolder(path)
     if resume and not folder.config.exists() and config.checkpoint.address is None:
-        raise ConfigError(f"{folder.path} holds no run to resume; start one with `raybcgd train`")
+        raise ConfigError(f"{path} holds no run to resume; start one with `raybcgd train`")
     if not resume and folder.config.exists():
-        raise ConfigError(
-            f"{folder.path} already holds a run; choose another --out, or continue with `raybcgd resume {folder.path}`"
-        )
+        raise ConfigError(f"{path} already holds a run; choose another --out, or use `raybcgd resume {path}`")
     try:
-        folder.path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
         if not resume:
             write_atomic(folder.config, config.to_toml())
     except OSError as error:
-        raise ConfigError(f"cannot write to {folder.path} ({error.strerror}); choose another --out") from None
+        raise ConfigError(f"cannot write to {path} ({error.strerror}); choose another --out") from None
     return folder
 
 

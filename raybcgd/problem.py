@@ -173,8 +173,7 @@ def _not_stackable(module: nn.Module) -> str | None:
 
 def prepare(config: Config, module: nn.Module | None = None, dataset: Dataset | None = None) -> tuple[Problem, Data]:
     """Load and partition the data, and check everything about a config that needs the data or the model."""
-    if dataset is None:
-        dataset = load(config.data)
+    dataset = load(config.data) if dataset is None else dataset
     data = partition_data(config, dataset)
     problem = Problem(
         config=config,

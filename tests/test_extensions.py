@@ -292,7 +292,7 @@ class Short(Codec):
 @pytest.mark.parametrize("method", ["fedavg", "scaffold"])
 def test_a_codec_with_another_size_than_declared_stops_the_run(method: str, tmp_path: Path) -> None:
     line = train(tmp_path, f"wire.codec={__name__}:Short", f"algorithm.name={method}")
-    assert f'wire.codec = "{__name__}:Short": the upload has ' in line
+    assert f'wire.codec = "{__name__}:Short": an upload has 7015 bytes instead of 7016' in line
     assert "make `encode` and `size` agree" in line
 
 

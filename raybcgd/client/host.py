@@ -97,7 +97,8 @@ class ClientHost:
         self._flat.module.train()
         if orders.edges != self._edges:
             self._edges, self._wire, self._masks = orders.edges, self._problem.wire_at(orders.edges), {}
-        return self._algorithm.Down(**{k: torch.from_numpy(v).to(self._device) for k, v in down.items()})
+        vectors = {name: torch.from_numpy(array).to(self._device) for name, array in down.items()}
+        return self._algorithm.Down(**vectors)
 
     def _train_isolated(self, tasks: Sequence[ClientTask], down: Any, orders: RoundOrders) -> list[Outcome]:
         """Train a stack of clients; if that fails, train them one at a time to find the client that fails."""
@@ -179,7 +180,8 @@ class ClientHost:
             return {}
         if task.state == FRESH:
             fresh = self._algorithm.client_init(self._zero, self._problem.data_phases)._asdict()
-            return {**{f"algorithm.{k}": v.numpy() for k, v in fresh.items()}, **self._wire.initial_residuals()}
+            state = {f"algorithm.{name}": values.numpy() for name, values in fresh.items()}
+            return {**state, **self._wire.initial_residuals()}
         return self._states.get(task.client, task.state)
 
     def _gather(self, states: Sequence[State], stacked: bool) -> Any:

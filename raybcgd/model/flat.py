@@ -55,5 +55,3 @@ class FlatModel:
             else:
                 views[entry.name] = piece.view(entry.shape)
         return views
-
-    split = named

@@ -25,7 +25,7 @@ def by_bandwidth(rates: Floats, sizes: Sequence[int]) -> Assignment:
         groups = np.array(sorted(evenly(clients, blocks), key=lambda block: sizes[block]))
         chosen = np.empty(len(clients), dtype=np.int64)
         chosen[np.argsort(rates[np.asarray(clients)], kind="stable")] = groups
-        return [int(block) for block in chosen]
+        return chosen.tolist()
 
     return assign
 
@@ -40,7 +40,6 @@ def by_need(need: Floats) -> Assignment:
     def assign(clients: Sequence[int], blocks: int) -> Sequence[int]:
         if not need.sum() > 0:
             return evenly(clients, blocks)
-        counts = sizes_from_weights(need, len(clients))
-        return [int(block) for block in np.repeat(np.arange(blocks), counts)]
+        return np.repeat(np.arange(blocks), sizes_from_weights(need, len(clients))).tolist()
 
     return assign

@@ -19,7 +19,7 @@ def draw_cohort(
 ) -> tuple[Member, ...]:
     """Draw `size` clients without replacement and assign each a block. Return them sorted by client."""
     rng = stream(seed, "cohort", round_index)
-    chosen = [int(client) for client in rng.choice(clients, size=size, replace=False)]
+    chosen = rng.choice(clients, size=size, replace=False).tolist()
     groups: Sequence[int | None]
     if blocks is None:
         groups = [None] * size

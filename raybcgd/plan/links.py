@@ -15,11 +15,8 @@ def uplinks(config: LinksConfig, clients: int, seed: int) -> Floats:
     if config.uplinks is None:
         drawn = stream(seed, "links").standard_normal(clients)
         return np.asarray(config.median * np.exp(config.sigma * drawn))
-    if len(config.uplinks) != clients:
-        raise ConfigError(
-            f"cohort.links.uplinks has {len(config.uplinks)} entries, but data.partition.clients = {clients}; "
-            "give one per client"
-        )
+    if (n := len(config.uplinks)) != clients:
+        raise ConfigError(f"cohort.links.uplinks has {n} entries, but data.partition.clients = {clients}; change one")
     return np.array(config.uplinks)
 
 

@@ -87,7 +87,7 @@ class Checkpoints:
             self._filesystem.delete_dir(self._folder(rounds))
             del self._retained[rounds]
         needed = [ledger.versions for ledger in self._retained.values()]
-        dead = {(c, v) for c, v in superseded if all(versions[c] != v for versions in needed)}
+        dead = {pair for pair in superseded if all(versions[pair[0]] != pair[1] for versions in needed)}
         self._states.remove(dead)
         superseded[:] = [pair for pair in superseded if pair not in dead]
 

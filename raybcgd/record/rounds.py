@@ -35,7 +35,8 @@ class Metric:
 
 def _by_block(values: Sequence[float | None]) -> dict[str, float]:
     names = [*map(str, range(len(values) - 1)), "shared"]
-    return {name: float("nan") if v is None else float(v) for name, v in zip(names, values, strict=bool(values))}
+    numbers = [float("nan") if value is None else float(value) for value in values]
+    return dict(zip(names, numbers, strict=bool(values)))
 
 
 GAUGE = Metric()

@@ -113,10 +113,7 @@ class Aggregator:
             total = squares if field.name == self._displacement else float(values.sum())
             if not math.isfinite(total) and not bool(torch.isfinite(values).all()):
                 where = "" if block is None else f" for block {block}"
-                raise RunError(
-                    f"client {client} uploaded values{where} that are not finite; lower algorithm.lr "
-                    "(the last good checkpoint is kept)"
-                )
+                raise RunError(f"client {client} uploaded values{where} that are not finite; lower algorithm.lr")
             weight = 1.0 if field.summed else expected.weight
             accumulator = self._sums[field.name]
             for place, span in group.spans[field.name]:

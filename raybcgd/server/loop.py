@@ -32,8 +32,8 @@ FREE = ("version", "rounds", "engine", "hosts", "checkpoint", "evaluation", "ana
 def identity(problem: Problem, data: Data) -> dict[str, Any]:
     """Return what must be equal for a run to resume with the same bits: settings, and hashes of the data."""
     settings = problem.config.model_dump(mode="json", exclude_none=True, exclude=set(FREE))
-    digest = hashlib.sha256()
-    for array in (data.dataset.train.targets, *(p.indices for p in data.partitions), data.dataset.train.inputs[:100]):
+    digest, train = hashlib.sha256(), data.dataset.train
+    for array in (train.targets, *(partition.indices for partition in data.partitions), train.inputs[:100]):
         digest.update(np.ascontiguousarray(array).data)
     return {**settings, "stack": problem.stack, "data_sha256": digest.hexdigest()}
 
@@ -53,7 +53,7 @@ def restored_state(fresh: RunState, position: Position) -> RunState:
     """Return the state that a checkpoint holds."""
     return RunState(
         rounds=position.rounds,
-        server=type(fresh.server)(**{name: torch.from_numpy(a.copy()) for name, a in position.server.items()}),
+        server=type(fresh.server)(**{name: torch.tensor(array) for name, array in position.server.items()}),
         ledger=position.ledger.snapshot(),
         history=History.from_arrays(position.history) if position.history else fresh.history,
         upload_d_total=position.upload_d_total,

@@ -119,10 +119,11 @@ def run_round(problem: Problem, data: Data, pool: Pool, state: RunState) -> tupl
     server = average_buffers(algorithm, state.server, server, aggregate.total, problem.trained)
     server = keep_uncovered(algorithm, state.server, server, aggregate.uncovered)
     _check_finite(plan.wire.layout, algorithm.models(server), state.rounds)
-    state.ledger.commit({client: outcome.state for client, outcome in outcomes.items()})
     history = state.history.measured(state.server.x, server.x, aggregate.drift)
     history = history.divided(plan.wire.layout, config.blocks, config.seed, state.rounds + 1)
-    record = _record(problem, plan, state, _Trained(outcomes, aggregate, server, pool.report()), clock)
+    trained = _Trained(outcomes, aggregate, server, pool.report())
+    state.ledger.commit({client: outcome.state for client, outcome in outcomes.items()})
+    record = _record(problem, plan, state, trained, clock)
     return RunState(state.rounds + 1, server, state.ledger, history, record.traffic.upload_d_total), record
 
 
@@ -166,25 +167,28 @@ def _record(problem: Problem, plan: RoundPlan, before: RunState, trained: _Train
         edges=plan.orders.edges,
     )
     clock.lap("reduce")
-    broadcast, laps = trained.report.broadcast_seconds, clock.laps  # the broadcast was counted as training
+    broadcast, laps = trained.report.broadcast_seconds, clock.laps
+    # The pool's part of the broadcast was counted as training.
     moved = {"broadcast": laps["broadcast"] + broadcast, "train": max(0.0, laps["train"] - broadcast)}
-    participants = tuple(
-        Participant(client=m.client, block=m.block, seconds=o.seconds, loss=o.loss if math.isfinite(o.loss) else None)
-        for m, o in present
-    )
-    losses = [math.inf if one.loss is None else one.loss for one in participants]
+    participants = tuple(_participant(member, outcome) for member, outcome in present)
+    losses = [math.inf if participant.loss is None else participant.loss for participant in participants]
     return RoundRecord(
         round=before.rounds,
         lr=plan.orders.lr,
         data_phase=plan.orders.data_phase,
         participants=participants,
-        dropped=tuple(Dropped(client=m.client, block=m.block, reason=o.error) for m, o in answers if o.error),
+        dropped=tuple(Dropped(**member._asdict(), reason=lost.error) for member, lost in answers if lost.error),
         quality=Quality(train_loss=float(np.mean(losses)) if losses else None),
         traffic=traffic,
         blocks=blocks,
         timing=Timing(seconds=sum(laps.values()), stage_seconds={**laps, **moved}),
         hosts=hosts.model_copy(update={"state_disk_bytes": before.ledger.files * problem.state_bytes}),
     )
+
+
+def _participant(member: Member, outcome: Outcome) -> Participant:
+    loss = outcome.loss if math.isfinite(outcome.loss) else None
+    return Participant(**member._asdict(), seconds=outcome.seconds, loss=loss)
 
 
 def _traffic(
@@ -220,10 +224,7 @@ def _traffic(
 def _check_finite(layout: BlockLayout, models: Sequence[Tensor], index: int) -> None:
     for model, block in product(models, layout.all_blocks):
         if not bool(torch.isfinite(model[block.slice]).all()):
-            raise RunError(
-                f"round {index} diverged: block {block.name} of the global model is not finite; lower algorithm.lr "
-                "(the last good checkpoint is kept)"
-            )
+            raise RunError(f"round {index} diverged: block {block.name} of the model is not finite; lower algorithm.lr")
 
 
 class _Clock:

