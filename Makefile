@@ -28,7 +28,7 @@ test: fast  ## Run all tests except the slow ones.
 test-all: fast  ## Run all tests.
 	$(BIN)/python -m pytest -m "ray or slow"
 
-check: lint types fast  ## Run lint, types and the tests without Ray. Run it before each commit.
+check: lint types fast  ## Run lint, types and the tests without Ray: before each commit.
 
 lint: $(READY)  ## Check style, format and layers.
 	$(BIN)/ruff check .

@@ -1,7 +1,7 @@
-"""The baseline for the time of a round: FedAvg in plain PyTorch, in a few single-threaded processes.
+"""The baseline for the round time: FedAvg in plain PyTorch, in a few single-threaded processes.
 
 There is no framework, no Ray and no accounting. Each process holds the normalised data, trains its share of the cohort
-with `torch.optim.SGD`, and returns the sum of the models. The parent divides it.
+with `torch.optim.SGD`, and returns the sum of the models. The parent process computes the mean.
 """
 
 import multiprocessing as mp

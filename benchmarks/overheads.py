@@ -2,7 +2,7 @@
 
     python benchmarks/overheads.py [--model lenet5] [--hosts 2] [--clients 100]
 
-It runs FedBCGD+ on random images, because its clients keep states, to which the checkpoints refer.
+It runs FedBCGD+ on random images. Its clients keep states, so the checkpoints include references to them.
 """
 
 import argparse

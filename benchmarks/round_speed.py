@@ -1,8 +1,8 @@
-"""Compare the time of a round with a bare PyTorch loop on the same work.
+"""Compare the round time with that of a bare PyTorch loop on the same work.
 
     python benchmarks/round_speed.py --cifar10 FOLDER --fashion-mnist FOLDER
 
-The two alternate, a few rounds at a time, because the speed of a machine varies. The table shows medians.
+The two alternate every few rounds, because the speed of a machine varies. The table shows medians.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from raybcgd.problem import prepare
 
 HOSTS = 2
 WARM_UP = 3
-"""First rounds of each turn, not counted: hosts import and allocate, and the times of the clients are unknown."""
+"""Warm-up rounds per turn, not counted: hosts import modules and allocate memory, and client times are unknown."""
 
 
 def workload(name: str, source: str, root: str, model: str, clients: int, images: int, cohort: int, batch: int) -> Any:
@@ -46,7 +46,7 @@ def workload(name: str, source: str, root: str, model: str, clients: int, images
 
 
 def compare(settings: dict[str, Any], turns: int, rounds: int) -> tuple[list[float], list[float]]:
-    """Return the times of rounds in the bare loop and in raybcgd."""
+    """Return the round times of the bare loop and of raybcgd."""
     config = make_config({**settings, "rounds": WARM_UP + rounds})
     problem, data = prepare(config)
     bare = BareLoop(problem, data, HOSTS)
@@ -64,7 +64,7 @@ def compare(settings: dict[str, Any], turns: int, rounds: int) -> tuple[list[flo
 
 
 def main() -> None:
-    """Run the workloads whose data is given, and print a table."""
+    """Run the workloads whose data folder was passed, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cifar10", help="folder with CIFAR-10 as Parquet files")
     parser.add_argument("--fashion-mnist", help="folder with FashionMNIST/raw")

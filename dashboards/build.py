@@ -21,7 +21,7 @@ _INTRO = """# Dashboards
 the table below from the Python files in this folder; a test checks that they are up to date. `cluster/monitoring/`
 starts Prometheus and Grafana with everything loaded.
 
-A field of the round record (`raybcgd/record/rounds.py`) declares its metric. Every metric has the labels `run` (the run
+Most metrics are fields of the round record (`raybcgd/record/rounds.py`). Every metric has the labels `run` (the run
 folder), `algorithm` and `dataset`. Histograms have `_bucket`, `_sum` and `_count` series. The label `block` is 0, 1, …
 or `shared`.
 

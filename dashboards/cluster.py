@@ -12,7 +12,7 @@ def _now() -> Panels:
         number("Hosts", "Hosts that are up.", "none", "raybcgd_hosts_up"),
         number(
             "Hosts pending",
-            "Hosts requested and not up yet.",
+            "Hosts requested but not up yet.",
             "none",
             "raybcgd_hosts_pending",
             (Step(1, "orange"),),
@@ -28,7 +28,7 @@ def _now() -> Panels:
         ),
         number(
             "Tasks retried",
-            "Tasks repeated because their host was lost.",
+            "Client tasks repeated because their host was lost.",
             "none",
             "raybcgd_hosts_retried_tasks_total",
             _FEW,
@@ -44,7 +44,7 @@ def _now() -> Panels:
         ),
         number(
             "Since the last round",
-            "Time since the last round finished. A run that hangs shows here first.",
+            "Time since the last round finished. A hanging run shows up here first.",
             "s",
             "time() - raybcgd_round_timestamp_seconds",
             (Step(600, "orange"), Step(1800, "red")),
@@ -57,7 +57,7 @@ def _hosts() -> Panels:
     return (
         graph(
             "Hosts",
-            "Hosts that are up, and hosts requested and not up yet.",
+            "Hosts that are up, and hosts requested but not up yet.",
             "none",
             Query("raybcgd_hosts_up", "{{run}} up"),
             Query("raybcgd_hosts_pending", "{{run}} pending"),
@@ -70,7 +70,7 @@ def _hosts() -> Panels:
             Query("increase(raybcgd_hosts_retried_tasks_total[5m])", "{{run}} tasks retried"),
             Query("increase(raybcgd_hosts_rehomed_clients_total[5m])", "{{run}} clients moved"),
         ),
-        graph("Queue", "Maximum number of client tasks waiting for a host.", "none", "raybcgd_hosts_queued_tasks"),
+        graph("Queue", "Maximum number of waiting client tasks per round.", "none", "raybcgd_hosts_queued_tasks"),
     )
 
 
@@ -78,7 +78,7 @@ def _memory() -> Panels:
     return (
         graph(
             "Object store",
-            "Ray's object store on all nodes: in use, and capacity.",
+            "Ray's object store on all nodes: memory in use and capacity.",
             "bytes",
             Query("raybcgd_hosts_object_store_bytes", "{{run}} in use"),
             Query("max(raybcgd_hosts_object_store_capacity_bytes)", "capacity"),
@@ -110,7 +110,7 @@ def _ray() -> Panels:
         ),
         graph(
             "GPU utilisation",
-            "Per GPU, reported by Ray.",
+            "Utilisation per GPU, reported by Ray.",
             "percent",
             Query("ray_node_gpus_utilization", "{{instance}} GPU {{GpuIndex}}"),
         ),
@@ -130,7 +130,7 @@ def _ray() -> Panels:
         ),
         graph(
             "Autoscaling",
-            "Nodes that are up, starting, and recently failed.",
+            "Nodes that are up, starting, or recently failed.",
             "none",
             Query("sum(autoscaler_active_nodes)", "up"),
             Query("sum(autoscaler_pending_nodes)", "starting"),
@@ -143,7 +143,7 @@ def _monitoring() -> Panels:
     return (
         graph(
             "Exporter overhead",
-            "Time spent on these metrics as a share of the rounds' time since the start. About 0.1 % is normal.",
+            "Time spent on metrics, as a share of the total round time. About 0.1 % is normal.",
             "percentunit",
             "raybcgd_exporter_seconds_total / raybcgd_timing_round_seconds_sum",
             steps=(Step(0.01, "red"),),

@@ -9,8 +9,8 @@ _PER_BLOCK = "{{run}} block {{block}}"
 
 def _now() -> Panels:
     return (
-        number("Uploaded", "Bytes, all clients.", "decbytes", "raybcgd_traffic_upload_bytes_total"),
-        number("Downloaded", "Bytes, all clients.", "decbytes", "raybcgd_traffic_download_bytes_total"),
+        number("Uploaded", "Bytes uploaded by all clients.", "decbytes", "raybcgd_traffic_upload_bytes_total"),
+        number("Downloaded", "Bytes downloaded by all clients.", "decbytes", "raybcgd_traffic_download_bytes_total"),
         number("Model size", "d, the number of coordinates.", "short", "raybcgd_parameters"),
         number(
             "Upload to target",
@@ -41,7 +41,7 @@ def _totals() -> Panels:
         ),
         graph(
             "Values downloaded",
-            "Values in the broadcasts to all clients.",
+            "Values downloaded by all clients.",
             "short",
             "raybcgd_traffic_download_floats_total",
         ),
@@ -54,14 +54,14 @@ def _totals() -> Panels:
         ),
         graph(
             "Throughput",
-            "Bytes per second, all clients.",
+            "Bytes per second, summed over all clients.",
             "Bps",
             Query(rate("raybcgd_traffic_upload_bytes_total"), "{{run}} upload"),
             Query(rate("raybcgd_traffic_download_bytes_total"), "{{run}} download"),
         ),
         graph(
             "Upload relative to FedAvg",
-            "Mean upload per participant so far, relative to FedAvg's d per round.",
+            "Mean upload per participant so far, relative to FedAvg, which uploads d per round.",
             "percentunit",
             "raybcgd_traffic_upload_d_total / (raybcgd_round + 1)",
             steps=(Step(1, "orange"),),
@@ -74,19 +74,19 @@ def _blocks() -> Panels:
     return (
         graph(
             "Values uploaded by block",
-            "All clients. Every client uploads the shared block.",
+            "Summed over all clients. Every client uploads the shared block.",
             "short",
             Query("raybcgd_blocks_upload_floats_total", _PER_BLOCK),
         ),
         graph(
             "Bytes uploaded by block",
-            "All clients. A codec's overhead is spread in proportion to the values.",
+            "Summed over all clients. A codec's overhead is split in proportion to the values.",
             "decbytes",
             Query("raybcgd_blocks_upload_bytes_total", _PER_BLOCK),
         ),
         graph(
             "Values downloaded by block",
-            "All clients. The broadcast contains every block, so this is proportional to the block sizes.",
+            "Summed over all clients. The broadcast contains every block, so this follows the block sizes.",
             "short",
             Query("raybcgd_blocks_download_floats_total", _PER_BLOCK),
         ),

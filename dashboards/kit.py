@@ -21,21 +21,21 @@ P = TypeVar("P", stat.Panel, timeseries.Panel, heatmap.Panel)
 
 
 class Query(NamedTuple):
-    """A PromQL expression and the legend of its series. Every raybcgd metric in it is limited to the selected runs."""
+    """A PromQL expression and the legend of its series. Every raybcgd metric in it is filtered by the selected runs."""
 
     expr: str
     legend: str = "{{run}}"
 
 
 class Step(NamedTuple):
-    """A threshold: values from here on have this colour."""
+    """A threshold, and the colour of values above it."""
 
     value: float
     colour: str
 
 
 def rate(metric: str, by: str = "run") -> str:
-    """Return the increase per second of a counter."""
+    """Return the rate of a counter per second."""
     return f"sum by ({by}) (rate({metric}[{RATE}]))"
 
 
@@ -61,13 +61,13 @@ def page(uid: str, title: str, description: str, rows: Mapping[str, Panels]) -> 
             .include_vars(True)
         )
     )
-    number = 0
+    panel_id = 0
     for heading, panels in rows.items():
-        number += 1
-        builder = builder.with_row(dashboard.Row(heading).id(number))
+        panel_id += 1
+        builder = builder.with_row(dashboard.Row(heading).id(panel_id))
         for panel in panels:
-            number += 1
-            builder = builder.with_panel(panel.id(number))
+            panel_id += 1
+            builder = builder.with_panel(panel.id(panel_id))
     return builder.build()
 
 

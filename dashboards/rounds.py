@@ -23,7 +23,7 @@ def _now() -> Panels:
             "orange",
         ),
         number("Loss", "Test loss after the last evaluated round.", "none", "raybcgd_quality_loss"),
-        number("Last round", "Time of the last round.", "s", "raybcgd_timing_last_round_seconds"),
+        number("Last round", "Duration of the last round.", "s", "raybcgd_timing_last_round_seconds"),
         number(
             "Time remaining",
             "Remaining rounds times the mean round time of the last 30 minutes.",
@@ -76,7 +76,7 @@ def _times() -> Panels:
     return (
         graph(
             "Round by stage",
-            "Time of the last round by stage, averaged over the selected runs. Evaluation runs during the next round; "
+            "Duration of each stage, averaged over the selected runs. Evaluation overlaps the next round; "
             "only the wait for it is shown.",
             "s",
             Query("avg by (stage) (raybcgd_timing_stage_seconds)", "{{stage}}"),
@@ -84,14 +84,14 @@ def _times() -> Panels:
         ),
         graph(
             "Round time",
-            "Median and 95th percentile.",
+            "Median and 95th percentile of the round time.",
             "s",
             Query(_quantile(0.5, "raybcgd_timing_round_seconds"), "{{run}} median"),
             Query(_quantile(0.95, "raybcgd_timing_round_seconds"), "{{run}} 95th percentile"),
         ),
         heat_map(
             "Training time per client",
-            "Number of clients by the time of their local training.",
+            "Number of clients by local training time.",
             "s",
             Query(f"sum by (le) (increase(raybcgd_client_seconds_bucket[{RATE}]))", "{{le}}"),
             buckets=True,
@@ -99,7 +99,7 @@ def _times() -> Panels:
         ),
         graph(
             "Simulated transfer time",
-            "Time of the round's traffic over the clients' links. Empty if `cohort.links` is not set.",
+            "Time to transfer the round's traffic over the clients' links. Empty if `cohort.links` is not set.",
             "s",
             "raybcgd_traffic_simulated_seconds",
         ),

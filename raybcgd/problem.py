@@ -233,7 +233,7 @@ def _check_forward_pass(problem: Problem) -> None:
             "choose another model or set model.options"
         ) from None
     try:
-        problem.loss(outputs, torch.full((2,), problem.classes - 1))
+        problem.loss(outputs, torch.full((2,), problem.classes - 1), reduction="none")
     except Exception as error:
         raise ConfigError(
             f'model.loss = "{loss}" cannot use outputs of shape {tuple(outputs.shape)[1:]} per sample with '

@@ -1,4 +1,4 @@
-"""The methods. `raybcgd methods` lists them; settings.py has their names."""
+"""The methods. `raybcgd methods` lists them; settings.py maps their names to classes."""
 
 from typing import TYPE_CHECKING
 

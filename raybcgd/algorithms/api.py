@@ -27,17 +27,17 @@ A complete method, FedAvgM on block uploads:
             v = self.momentum * server.v + total.delta
             return self.Server(x=server.x + v, v=v)
 
-A round, for d model coordinates, cut into blocks, and D data phases:
+A round, with d model coordinates divided into blocks, and D data phases:
 
 1. `broadcast(server, rnd)` makes the `Down` that every sampled client receives.
-2. `client_rule(work, down, mine)` trains, and returns the upload and the client's new state, on whole vectors.
+2. `client_rule(work, down, mine)` trains locally, and returns the upload and the client's new state as whole vectors.
    The declared coordinates of the upload are encoded and sent.
-3. `terms(sent, down, task)` turns what was transmitted into what the server aggregates. Client and server both call
-   it, on the uploaded coordinates only, so that both know the result to the bit.
-4. `settle(mine, terms)` finishes the client's state, on the uploaded coordinates only.
-5. The server averages each field of the terms over the clients that sent a coordinate, or adds them up if the field
-   is `Summed`. `server_rule(server, total, rnd)` returns its next state. Coordinates that no client uploaded keep
-   their values, and buffers such as batch-norm statistics become x + the mean displacement.
+3. `terms(sent, down, task)` converts the decoded upload to the terms that the server aggregates. Client and server
+   both call it, on the uploaded coordinates only, so that they get bit-identical terms.
+4. `settle(mine, terms)` completes the client's state, on the uploaded coordinates only.
+5. The server averages each coordinate of the terms over the clients that sent it, or sums it if the field is
+   `Summed`. `server_rule(server, total, rnd)` returns the next server state. Coordinates that no client uploaded
+   keep their values, and buffers such as batch-norm statistics become x + the mean displacement.
 
 Fields are declared by annotation. Slicing, encoding, counting, aggregation and storage follow from the declaration:
 
@@ -49,8 +49,8 @@ Fields are declared by annotation. Slicing, encoding, counting, aggregation and 
     PhaseCounts  [D]      one int64 per data phase                    in Server and Client
     Count        [1]      one int64                                   in Server and Client
 
-    Annotated[..., Displacement]     the client's y_T - x: one field of the terms has this mark
-    Annotated[..., Summed]           added up over the clients, not averaged
+    Annotated[..., Displacement]     the client's y_T - x: mark exactly one field of the terms
+    Annotated[..., Summed]           summed over the clients, not averaged
     Annotated[..., Momentum]         a server vector whose norm is recorded as the momentum
     Annotated[..., ControlVariate]   a server vector whose norm is recorded as the control variate
 
@@ -107,21 +107,21 @@ __all__ = [
 ]
 
 Direction = Callable[[Tensor, Tensor], Tensor]
-"""(gradient, y) -> the vector that a local step subtracts from y, times the step size."""
+"""(gradient, y) -> direction. A local step subtracts eta times the direction from y."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """The facts about a client's local training that client and server both know."""
+    """Facts about a client's local training, known to both the client and the server."""
 
     steps: int | Tensor
-    """T, the local steps. In a stack: a float64 column with one row per client."""
+    """T, the number of local steps. In a stack: a float64 column with one row per client."""
     lr: float
     """eta of this round."""
     trained: Tensor | None
-    """1 on parameters and 0 on buffers, on the coordinates at hand. None: all are parameters."""
+    """1 on parameters and 0 on buffers, for the coordinates of the vectors in use. None: all are parameters."""
     shared: slice
-    """The shared block, among the coordinates at hand."""
+    """The shared block within these coordinates."""
 
     def mean_gradient(self, delta: Tensor) -> Tensor:
         """Return (x - y_T)/(T eta) from delta = y_T - x: the mean direction along the local path. Zero on buffers."""
@@ -171,27 +171,27 @@ class Work(Protocol):
 
 @dataclass(frozen=True)
 class Round:
-    """What the server rule may know about a round."""
+    """Facts about a round for the server rule."""
 
     index: int
     clients: int
-    """M, the number of clients in total."""
+    """M, the total number of clients."""
     lr: float
     """eta of this round."""
     steps: float
-    """T, averaged over the cohort."""
+    """T, the number of local steps, averaged over the cohort."""
     data_phase: int = 0
     """The current data phase. 0 if the data is not block-cyclic."""
 
 
 class Nothing(NamedTuple):
-    """The state of a client that keeps none."""
+    """An empty state: the client keeps nothing between rounds."""
 
 
 class Algorithm(AlgorithmConfig):
-    """Base class of every method. Declare the tuples, and write the client rule and the server rule.
+    """Base class of all methods. A subclass declares the tuples and implements the client rule and the server rule.
 
-    If hyper-parameters choose among several uploads or terms, end the names of these tuples in "Upload" or "Terms"
+    If hyper-parameters select one of several uploads or terms, end the names of these tuples in "Upload" or "Terms"
     (`SentUpload`, `DerivedTerms`) and override `upload_type` or `terms_type`.
     """
 
@@ -209,7 +209,7 @@ class Algorithm(AlgorithmConfig):
     Terms: ClassVar[type[Any] | None] = None
     """What the server aggregates. None: the upload."""
     fixed_batches: ClassVar[bool] = False
-    """Whether a batch keeps its samples through the epochs of a round."""
+    """Whether all epochs of a round use the same batches, in a new order per epoch."""
     pooled: ClassVar[bool] = False
     """Whether a single client holds the data of all clients."""
 
@@ -223,7 +223,7 @@ class Algorithm(AlgorithmConfig):
         return zeros(self.Server, x, phases)._replace(x=x)
 
     def client_init(self, x: Tensor, phases: int = 1) -> Any:
-        """Return a client's state before its first round; x only gives size and type. Default: zeros."""
+        """Return a client's state before its first round; x only provides size and type. Default: zeros."""
         return zeros(self.Client, x, phases)
 
     def broadcast(self, server: Any, rnd: Round) -> Any:
@@ -231,20 +231,20 @@ class Algorithm(AlgorithmConfig):
         return self.Down(*(getattr(server, name) for name in self.Down._fields))
 
     def client_rule(self, work: Work, down: Any, mine: Any) -> tuple[Any, Any]:
-        """Train locally; return the upload and the client's new state."""
+        """Train locally, and return the upload and the client's new state."""
         raise NotImplementedError
 
     def terms(self, sent: Any, down: Any, task: Task) -> Any:
-        """Return what the server aggregates for one client, from what was transmitted. Default: the upload.
+        """Return the terms that the server aggregates for one client, from the decoded upload. Default: the upload.
 
-        All arguments are on the uploaded coordinates only, so treat every coordinate independently.
+        Vectors contain only the uploaded coordinates, so treat every coordinate independently.
         """
         return sent
 
     def settle(self, mine: Any, terms: Any) -> Any:
         """Return the client's state after its upload. Default: unchanged.
 
-        Vectors are on the uploaded coordinates only; elsewhere they keep what `client_rule` returned.
+        Vectors contain only the uploaded coordinates; the others keep the values that `client_rule` returned.
         """
         return mine
 
@@ -262,15 +262,15 @@ class Algorithm(AlgorithmConfig):
 
     @property
     def upload_type(self) -> type[Any]:
-        """The upload that these hyper-parameters choose."""
+        """The upload tuple that the hyper-parameters select."""
         return self.Upload
 
     @property
     def terms_type(self) -> type[Any]:
-        """The terms that these hyper-parameters choose."""
+        """The tuple of terms that the hyper-parameters select."""
         return self.Terms or self.upload_type
 
     @property
     def blockwise(self) -> bool:
-        """Whether each client uploads a block of its own."""
+        """Whether clients upload only their own block."""
         return any(field.kind is Kind.OWN for field in declared(self.upload_type))

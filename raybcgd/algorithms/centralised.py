@@ -8,8 +8,8 @@ from raybcgd.algorithms.fedavg import FedAvg
 class Centralised(FedAvg):
     """Centralised SGD: one client holds the data of all clients. The reference for federated training.
 
-    A round is this client's local epochs (or steps) over all samples in the partition. The recorded traffic, one model
-    per round each way, would not arise in a data centre.
+    A round is this client's local epochs (or steps) over all samples in the partition. Ignore the recorded traffic, one
+    model per round in each direction: centralised training has none.
     """
 
     name: ClassVar[str] = "sgd"

@@ -68,12 +68,12 @@ class Field:
         return self.kind not in (Kind.SCALAR, Kind.PHASE_COUNTS, Kind.COUNT)
 
     def shape(self, size: int, phases: int) -> tuple[int, ...]:
-        """Return the shape in a state, for a model of `size` coordinates and so many data phases."""
+        """Return the shape in a state, for a model of `size` coordinates and `phases` data phases."""
         shapes = {Kind.WHOLE: (size,), Kind.PER_PHASE: (phases, size), Kind.PHASE_COUNTS: (phases,)}
         return shapes.get(self.kind, (1,))
 
     def dtype(self, model: torch.dtype) -> torch.dtype:
-        """Return the type in a state: int64 for counts, the model's otherwise."""
+        """Return the dtype in a state: int64 for counts, otherwise that of the model."""
         return torch.int64 if self.kind in (Kind.PHASE_COUNTS, Kind.COUNT) else model
 
 
@@ -97,7 +97,7 @@ def _read(path: str, fields: type[Any], kinds: Iterable[Kind]) -> tuple[Field, .
         metadata = getattr(hints[name], "__metadata__", ())
         kind = next((item for item in metadata if isinstance(item, Kind)), None)
         if kind is None:
-            raise TypeError(f"{path}.{name} must be declared {_either(kinds)}")
+            raise TypeError(f"{path}.{name} must be annotated as {_either(kinds)}")
         found.append(Field(name, kind, frozenset(item for item in metadata if isinstance(item, Mark))))
     return tuple(found)
 
@@ -108,7 +108,7 @@ def marked(fields: type[Any], mark: Mark) -> tuple[str, ...]:
 
 
 def displacement(terms: type[Any]) -> str:
-    """Return the name of the field that is the client's displacement y_T - x."""
+    """Return the name of the field that holds the client's displacement y_T - x."""
     found = marked(terms, Mark.DISPLACEMENT)
     if len(found) != 1:
         raise TypeError(next(_displacement_mistakes(terms.__qualname__, declared(terms), required=True)))
@@ -116,13 +116,13 @@ def displacement(terms: type[Any]) -> str:
 
 
 def zeros(state: type[Any], x: Tensor, phases: int) -> Any:
-    """Return a state with every declared field at zero, for a model of x's size, type and device."""
+    """Return a state with every declared field at zero, for a model of x's size, dtype and device."""
     fields = declared(state)
     return state(*(x.new_zeros(field.shape(x.numel(), phases), dtype=field.dtype(x.dtype)) for field in fields))
 
 
 def size_in_d(fields: type[Any], own: float = 1.0, shared: float = 0.0, phases: int = 1) -> float:
-    """Return the size of the declared fields in units of d, scalars and counts excluded.
+    """Return the size of the declared fields in units of d, excluding scalars and counts.
 
     `own` is a client's block with the shared block and `shared` the shared block alone, as fractions of d.
     """
@@ -139,7 +139,7 @@ class Summary(NamedTuple):
 
 
 def summary(algorithm: type[Any]) -> Summary:
-    """Return a method's title, paper and idea. A docstring of another form is all idea."""
+    """Return a method's title, paper and idea. A docstring in another form is returned as the idea."""
     line = (algorithm.__doc__ or "").strip().split("\n")[0]
     found = re.fullmatch(r"([^:(]+?)(?: \(([^)]*)\))?: (.+)", line)
     return Summary(*(part or "" for part in found.groups())) if found else Summary(algorithm.name, "", line)
@@ -153,19 +153,19 @@ def title(algorithm: type[Any]) -> str:
 class _Role(NamedTuple):
     """What a method may declare in one of its tuples."""
 
-    carries: str
+    allows: str
     kinds: tuple[Kind, ...]
 
 
 _STATE = (Kind.WHOLE, Kind.SCALAR, Kind.PER_PHASE, Kind.PHASE_COUNTS, Kind.COUNT)
 _SENT = (Kind.WHOLE, Kind.OWN, Kind.SHARED, Kind.SCALAR)
 _ROLES = {
-    "Server": _Role("a server state keeps", _STATE),
-    "Client": _Role("a client state keeps", _STATE),
-    # Every client gets the same broadcast, so it has no block of the client's own.
-    "Down": _Role("a broadcast carries", (Kind.WHOLE, Kind.SHARED, Kind.SCALAR)),
-    "Upload": _Role("an upload carries", _SENT),
-    "Terms": _Role("terms carry", _SENT),
+    "Server": _Role("a server state can only have", _STATE),
+    "Client": _Role("a client state can only have", _STATE),
+    # Every client gets the same broadcast, so it cannot contain a client's own block.
+    "Down": _Role("a broadcast can only have", (Kind.WHOLE, Kind.SHARED, Kind.SCALAR)),
+    "Upload": _Role("an upload can only have", _SENT),
+    "Terms": _Role("terms can only have", _SENT),
 }
 _MARKS = {
     Mark.SUMMED: (("Upload", "Terms"), _SENT),
@@ -174,7 +174,7 @@ _MARKS = {
     Mark.CONTROL_VARIATE: (("Server",), (Kind.WHOLE,)),
 }
 _REQUIRED = {"Server": "x: Whole", "Down": "x: Whole", "Upload": "delta: Annotated[Whole, Displacement]"}
-_MODEL = {"Server": "the global model", "Down": "where local training starts"}
+_MODEL = {"Server": "for the global model", "Down": "for the start of local training"}
 _RULES = {"client_rule": "work, down, mine", "terms": "sent, down, task", "server_rule": "server, total, rnd"}
 
 
@@ -186,7 +186,7 @@ def check(algorithm: type[Any], base: type[Any]) -> None:
 
 
 def _mistakes(algorithm: type[Any], base: type[Any]) -> Iterator[str]:
-    """Yield what is wrong. Later checks rely on earlier ones, so only the first line counts."""
+    """Yield the mistakes. Later checks assume that earlier ones passed, so only the first mistake is reliable."""
     owner = algorithm.__name__
     if not isinstance(getattr(algorithm, "name", None), str):
         yield f'{owner} has no name; write name: ClassVar[str] = "{owner.lower()}"'
@@ -203,7 +203,7 @@ def _mistakes(algorithm: type[Any], base: type[Any]) -> Iterator[str]:
         else:
             fields[name] = _read(path, declaration, _ROLES[role].kinds)
             yield from _field_mistakes(path, role, fields[name])
-    yield from _travel_mistakes(owner, fields)
+    yield from _upload_mistakes(owner, fields)
     if algorithm.broadcast is base.broadcast:
         yield from _broadcast_mistakes(owner, fields["Server"], fields["Down"])
     for rule, parameters in _RULES.items():
@@ -212,7 +212,7 @@ def _mistakes(algorithm: type[Any], base: type[Any]) -> Iterator[str]:
 
 
 def _tuples(algorithm: type[Any]) -> dict[str, Any]:
-    """Return what a method and its bases declare: the five roles, and every other NamedTuple class."""
+    """Return the declarations of a method and its bases: the five roles, and every other NamedTuple class."""
     found: dict[str, Any] = {}
     for owner in reversed(algorithm.__mro__):
         found |= {name: value for name, value in vars(owner).items() if name in _ROLES or _is_named_tuple(value)}
@@ -225,25 +225,25 @@ def _is_named_tuple(value: Any) -> bool:
 
 def _field_mistakes(path: str, role: str, fields: tuple[Field, ...]) -> Iterator[str]:
     for field in fields:
-        kind, carries = field.kind, _ROLES[role]
-        if kind not in carries.kinds:
-            yield f"{path}.{field.name} is {kind.value}; {carries.carries} {_either(carries.kinds)}"
+        kind, allowed = field.kind, _ROLES[role]
+        if kind not in allowed.kinds:
+            yield f"{path}.{field.name} is {kind.value}; {allowed.allows} {_either(allowed.kinds)}"
         for mark in field.marks:
             roles, kinds = _MARKS[mark]
             if role not in roles or kind not in kinds:
                 where = f"a {_either(kinds)} field of {' or '.join(roles)}"
-                yield f"{path}.{field.name} is {kind.value} and marked {mark.value}; only {where} has that mark"
+                yield f"{path}.{field.name} is {kind.value} and marked {mark.value}; only {where} can have that mark"
         if field.marks >= {Mark.DISPLACEMENT, Mark.SUMMED}:
             yield f"{path}.{field.name} is the Displacement, which is averaged; declare its sum as a second field"
     if role in _MODEL:
         x = next((field for field in fields if field.name == "x"), None)
         if x is None or x.kind is not Kind.WHOLE:
             found = f"{path} has no x" if x is None else f"{path}.x is {x.kind.value}"
-            yield f"{found}; it is {_MODEL[role]}, write x: Whole"
+            yield f"{found}; write x: Whole {_MODEL[role]}"
 
 
-def _travel_mistakes(owner: str, fields: dict[str, tuple[Field, ...]]) -> Iterator[str]:
-    """Check the uploads and terms, among which hyper-parameters may choose."""
+def _upload_mistakes(owner: str, fields: dict[str, tuple[Field, ...]]) -> Iterator[str]:
+    """Check all uploads and terms that the hyper-parameters can select."""
     uploads = {name: found for name, found in fields.items() if name.endswith("Upload")}
     terms = {name: found for name, found in fields.items() if name.endswith("Terms")}
     for name, found in (uploads | terms).items():
@@ -263,7 +263,7 @@ def _displacement_mistakes(path: str, fields: tuple[Field, ...], required: bool)
     elif required and not found:
         vector = next((field for field in fields if field.kind in (Kind.WHOLE, Kind.OWN)), None)
         name, kind = (vector.name, vector.kind) if vector else ("delta", Kind.WHOLE)
-        yield f"{path} marks no Displacement; write {name}: Annotated[{kind.value}, Displacement]"
+        yield f"{path} has no Displacement; write {name}: Annotated[{kind.value}, Displacement]"
 
 
 def _broadcast_mistakes(owner: str, server: tuple[Field, ...], down: tuple[Field, ...]) -> Iterator[str]:

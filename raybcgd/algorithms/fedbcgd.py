@@ -9,8 +9,8 @@ from raybcgd.algorithms.fedavgm import FedAvgM
 class FedBCGD(FedAvgM):
     """FedBCGD (Liu et al., ACM MM 2024): clients train the whole model and upload one block and the shared block.
 
-    The server rule is FedAvgM's: the mean of a coordinate is over the clients that sent it. With one block and no
-    shared block the method is FedAvgM. Ablations: `freeze`, `momentum = 0`, and `blocks.shared = "none"`.
+    The server rule is FedAvgM's; each coordinate is averaged over the clients that sent it. With one block and no
+    shared block, the method is FedAvgM. Ablations: `freeze`, `momentum = 0`, and `blocks.shared = "none"`.
     """
 
     name: ClassVar[str] = "fedbcgd"

@@ -19,7 +19,7 @@ class FedBCGDPlus(FedBCGD):
     fixed_batches: ClassVar[bool] = True
 
     lr: Annotated[float, Field(gt=0)] = 0.03
-    """eta, the local step size. Control variates hold old gradients, so it is smaller than FedBCGD's."""
+    """eta, the local step size. The default is below FedBCGD's, because control variates contain old gradients."""
     control: Literal["path", "anchor"] = "path"
     """The new c_i: the mean gradient along the local path, or the full gradient at x as in the paper."""
     commit: Literal["uploaded", "all"] = "uploaded"

@@ -1,4 +1,4 @@
-"""MC-PSGD (Ding et al., 2020): MM-PSGD and a separate chain per data phase; the better of the two is averaged."""
+"""MC-PSGD (Ding et al., 2020): MM-PSGD plus a separate chain per data phase; the better of the two is averaged."""
 
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -9,10 +9,10 @@ from raybcgd.algorithms.mm_psgd import MMPSGD
 
 
 class MCPSGD(MMPSGD):
-    """MC-PSGD (Ding et al., 2020): MM-PSGD and a separate chain per data phase; the better of the two is averaged.
+    """MC-PSGD (Ding et al., 2020): MM-PSGD plus a separate chain per data phase; the better of the two is averaged.
 
     Clients receive the mixed chain x and the chain z of the current phase, train both on the same batches, and report
-    the loss of x and z on their data. With one phase the two chains are equal, and the method is MM-PSGD.
+    the loss of x and z on their data. With one phase, the two chains are equal and the method is MM-PSGD.
     """
 
     name: ClassVar[str] = "mc_psgd"
@@ -48,5 +48,5 @@ class MCPSGD(MMPSGD):
         x, chains = server.x + total.delta, server.chains.clone()
         chains[rnd.data_phase] += total.delta_z
         better = x if bool(total.loss <= total.loss_z) else chains[rnd.data_phase]
-        predictors, seen = self.feed(server, better, rnd.data_phase)
+        predictors, seen = self.update_predictor(server, better, rnd.data_phase)
         return self.Server(x=x, chains=chains, predictors=predictors, seen=seen)

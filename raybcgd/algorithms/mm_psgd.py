@@ -1,4 +1,4 @@
-"""MM-PSGD (Ding et al., 2020): SGD through block-cyclic data, and an averaged model per data phase."""
+"""MM-PSGD (Ding et al., 2020): SGD on block-cyclic data, with an averaged model per data phase."""
 
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -10,10 +10,10 @@ from raybcgd.algorithms.fedavg import FedAvg
 
 
 class MMPSGD(FedAvg):
-    """MM-PSGD (Ding et al., 2020): SGD through block-cyclic data, and an averaged model per data phase.
+    """MM-PSGD (Ding et al., 2020): SGD on block-cyclic data, with an averaged model per data phase.
 
-    The chain x is FedAvg's. The predictor of a phase is the mean of x after each of the phase's rounds, and is
-    evaluated on the phase's test data. Before the phase's first round it is the initial model.
+    The chain x is that of FedAvg. The predictor of a phase is the mean of x after each of the phase's rounds, and is
+    evaluated on the phase's test data. Before the phase's first round, it is the initial model.
     """
 
     name: ClassVar[str] = "mm_psgd"
@@ -32,10 +32,10 @@ class MMPSGD(FedAvg):
 
     def server_rule(self, server: Any, total: Any, rnd: Round) -> Any:
         x = server.x + total.delta
-        predictors, seen = self.feed(server, x, rnd.data_phase)
+        predictors, seen = self.update_predictor(server, x, rnd.data_phase)
         return self.Server(x=x, predictors=predictors, seen=seen)
 
-    def feed(self, server: Any, model: Tensor, m: int) -> tuple[Tensor, Tensor]:
+    def update_predictor(self, server: Any, model: Tensor, m: int) -> tuple[Tensor, Tensor]:
         """Add a model to the predictor of phase m; return all predictors, and the number of models in each."""
         predictors, seen = server.predictors.clone(), server.seen.clone()
         seen[m] += 1

@@ -11,8 +11,8 @@ from raybcgd.algorithms.fedavg import FedAvg
 class Scaffold(FedAvg):
     """SCAFFOLD (Karimireddy et al., ICML 2020): control variates remove each client's own bias from its steps.
 
-    c is the mean of all c_i. By default both sides derive dc = (x - y_T)/(T eta) - c from the uploaded displacement,
-    which halves the upload of the paper.
+    c is the mean of all c_i. By default, both sides derive dc = (x - y_T)/(T eta) - c from the uploaded displacement,
+    which halves the paper's upload.
     """
 
     name: ClassVar[str] = "scaffold"

@@ -38,4 +38,4 @@ class AlgorithmConfig(Section):
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 0.998
     """The step size of round r is lr * lr_decay**r."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.001
-    """L2 regularisation, part of the local gradient."""
+    """L2 regularisation, added to the local gradient."""

@@ -33,7 +33,7 @@ class Split:
 class Dataset:
     """Train and test data, checked on construction.
 
-    Bytes stay bytes, so that each node holds one small copy; batches are normalised per channel on the device to
+    Bytes stay bytes, so that each node holds one small copy. Batches are normalised per channel on the device:
     (inputs / scale - mean) / std. The defaults leave float inputs unchanged.
     """
 
@@ -110,7 +110,7 @@ def channel_statistics(images: Array, scale: float) -> tuple[tuple[float, ...], 
     totals = pixels.sum(axis=(0, 2), dtype=np.int64).tolist()
     squares = np.einsum("nci,nci->c", pixels, pixels, dtype=np.int64).tolist()
     deviations = [math.sqrt(n * s - t**2) / n / scale for t, s in zip(totals, squares, strict=True)]
-    # A constant channel can only be centred.
+    # A constant channel has a deviation of zero and is only centred.
     return tuple(t / n / scale for t in totals), tuple(deviation or 1.0 for deviation in deviations)
 
 
@@ -141,7 +141,7 @@ def _problem(split: Split, classes: int) -> str:
         return "it is empty; add at least one sample"
     if inputs.dtype not in (np.uint8, np.float16, np.float32, np.float64):
         return f"inputs are {inputs.dtype}; use uint8 or floats"
-    # NaN propagates to the minimum and the maximum, which need no temporary array.
+    # min and max propagate NaN and need no temporary array.
     if inputs.dtype.kind == "f" and not np.isfinite([inputs.min(initial=0), inputs.max(initial=0)]).all():
         return "inputs contain NaN or infinity; remove them"
     low, high = int(targets.min()), int(targets.max())

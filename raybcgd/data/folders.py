@@ -39,14 +39,14 @@ def list_image_folder(root: Path) -> Listing:
     """List root/train/<class>/* and root/test/<class>/* (or val, valid, validation), or just root/<class>/*.
 
     Labels number the class names in alphabetical order. In the second layout, every fifth image of each class, in
-    file name order, is test data.
+    the order of file names, is test data.
     """
     if not (root / "train").is_dir():
         names = _class_names(root)
         files = _class_files(root, names)
         train, test = hold_out(np.array([label for _, label in files]))
         if len(test) == 0:
-            raise ConfigError(f"data.root: no class of {root} has the 5 images that a test split needs; add some")
+            raise ConfigError(f"data.root: no class in {root} has 5 images, the minimum for a test split; add images")
         return Listing(names, [files[i] for i in train], [files[i] for i in test])
     names = _class_names(root / "train")
     test_folder = next((root / name for name in TEST_FOLDERS if (root / name).is_dir()), None)
@@ -54,14 +54,14 @@ def list_image_folder(root: Path) -> Listing:
         raise ConfigError(f"data.root: {root} has train/ but no test/ (or val/) folder; add one")
     for name in _class_names(test_folder):
         if name not in names:
-            raise ConfigError(f"data.root: the class {test_folder / name} is missing in train/; add or remove it")
+            raise ConfigError(f"data.root: the class {test_folder / name} is not in train/; add it there, or remove it")
     return Listing(names, _class_files(root / "train", names), _class_files(test_folder, names))
 
 
 def list_tiny_imagenet(root: Path) -> Listing:
     """List train/<wnid>/images/*.JPEG and val/images/*.JPEG, with the classes in val/val_annotations.txt.
 
-    The published test folder has no labels, so the validation split is the test data, as is usual.
+    The published test folder has no labels, so the validation split is used as test data.
     """
     names = _class_names(root / "train")
     annotations = root / "val" / "val_annotations.txt"
@@ -74,7 +74,7 @@ def list_tiny_imagenet(root: Path) -> Listing:
     for number, line in enumerate(lines, 1):
         file, wnid, *_ = [*line.split("\t"), ""]
         if wnid not in names:
-            raise ConfigError(f"data.root: line {number} of {annotations} names no class of train/; unpack it again")
+            raise ConfigError(f"data.root: line {number} of {annotations} names a class not in train/; unpack it again")
         test.append((root / "val" / "images" / file, names.index(wnid)))
     if not test:
         raise ConfigError(f"data.root: {annotations} is empty; unpack it again")
@@ -100,11 +100,11 @@ def _class_names(folder: Path) -> list[str]:
 
 
 def _class_files(folder: Path, names: list[str], inside: str = "") -> Files:
-    """List the images class by class, sorted by name."""
+    """List the images of each class, sorted by name."""
     files: Files = []
     for label, name in enumerate(names):
         paths = sorted((folder / name / inside).rglob("*"))
         files += [(path, label) for path in paths if path.suffix.lower() in SUFFIXES]
     if not files:
-        raise ConfigError(f"data.root: the class folders of {folder} hold no images; add JPEG or PNG files")
+        raise ConfigError(f"data.root: the class folders in {folder} contain no images; add JPEG or PNG files")
     return files

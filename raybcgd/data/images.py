@@ -18,10 +18,10 @@ from raybcgd.errors import ConfigError, first_line
 Bytes = npt.NDArray[np.uint8]
 
 MODES = {"1": "L", "L": "L", "LA": "L", **dict.fromkeys(("RGB", "RGBA", "P", "CMYK", "YCbCr"), "RGB")}
-"""The mode to which each of Pillow's modes is converted."""
+"""Pillow's modes, and the mode to which each is converted."""
 
-# Smaller images spend most of their time in Python, where a second thread only adds contention.
-# Per image, 1 and 2 threads on 2 cores: 120 and 185 us at 32 x 32, 240 and 180 us at 128 x 128.
+# Decoding smaller images spends most of its time in Python, where a second thread only adds contention.
+# Time per image with 1 and 2 threads on 2 cores: 120 and 185 us at 32 x 32, 240 and 180 us at 128 x 128.
 THREADED_FROM_PIXELS = 64 * 64
 CHUNK = 64
 
@@ -74,7 +74,7 @@ def stack(images: Iterable[Encoded], count: int, image_size: int | None = None) 
     workers = cores if width * height >= THREADED_FROM_PIXELS else 1
     done = 0
     with ThreadPoolExecutor(workers, thread_name_prefix="decode") as pool:
-        while ahead := list(islice(chunks, 2 * workers)):  # a few at a time, to bound the memory
+        while ahead := list(islice(chunks, 2 * workers)):  # a few at a time, to limit the memory
             for block in pool.map(partial(_decode_chunk, image_size=image_size, size=image.size), ahead):
                 if block.shape[1] > out.shape[1]:
                     out = np.repeat(out, 3, axis=1)  # the first colour images after grey ones
@@ -82,7 +82,7 @@ def stack(images: Iterable[Encoded], count: int, image_size: int | None = None) 
                 if done <= count:
                     out[done - len(block) : done] = block  # grey images broadcast to three channels
     if done != count:
-        raise ConfigError(f"data.root: the files declare {count} images but hold {done}; fetch them again")
+        raise ConfigError(f"data.root: the files declare {count} images but contain {done}; fetch them again")
     return out
 
 
@@ -95,14 +95,14 @@ def decode(encoded: Encoded, image_size: int | None = None) -> Image.Image:
         image = image.convert(MODES[image.mode])
         return image if image_size is None else image.resize((image_size, image_size), Image.Resampling.BILINEAR)
     except Exception as error:  # bad bytes raise OSError, SyntaxError, struct.error, zlib.error and more
-        # Pillow's own message shows the address of a buffer.
+        # Pillow's own message contains the address of a buffer.
         reason = "not an image" if isinstance(error, UnidentifiedImageError) else first_line(error)
         fix = "replace it with an 8-bit grey or RGB image, or remove it"
         raise ConfigError(f"data.root: cannot decode {encoded.name} ({reason}); {fix}") from error
 
 
 def _decode_chunk(chunk: list[Encoded], image_size: int | None, size: tuple[int, int]) -> Bytes:
-    """Decode images into one tall image and convert that to an array: converting each one costs 25 % of the time."""
+    """Decode images into one tall image and convert that to an array. A conversion per image takes 25 % of the time."""
     images = [decode(encoded, image_size) for encoded in chunk]
     width, height = size
     mode = "RGB" if any(image.mode == "RGB" for image in images) else "L"

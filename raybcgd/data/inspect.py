@@ -34,7 +34,7 @@ def describe(dataset: Dataset) -> list[Line]:
 
 
 def describe_partition(targets: Labels, classes: int, partition: Partition) -> list[Line]:
-    """Return client sizes and how much the clients' labels differ."""
+    """Return the clients' sizes, and statistics of how much their labels differ."""
     counts = label_counts(targets, classes, partition)
     largest = float((counts.max(axis=1) / counts.sum(axis=1)).mean())
     return [
@@ -42,7 +42,7 @@ def describe_partition(targets: Labels, classes: int, partition: Partition) -> l
         Line("samples assigned", f"{len(partition.indices):,} of {len(targets):,}"),
         Line("samples per client", _spread(partition.sizes)),
         Line("labels per client", _spread((counts > 0).sum(axis=1))),
-        Line("share of a client's largest label", f"{largest:.0%} on average"),
+        Line("share of a client's most frequent label", f"{largest:.0%} on average"),
         Line("distance from iid", f"{distance_from_iid(counts):.2f} (0: iid, 1: no label in common)"),
     ]
 
@@ -62,7 +62,7 @@ def shown_clients(clients: int, limit: int = 200) -> Ints:
 def distance_from_iid(counts: Ints) -> float:
     """Return the mean total-variation distance between the clients' label shares and the overall shares.
 
-    It is relative to the largest possible distance, that of a client with only the rarest label.
+    The result is relative to the largest possible distance, that of a client with only the rarest label.
     """
     own = counts / counts.sum(axis=1, keepdims=True)
     everyone = counts.sum(axis=0) / counts.sum()

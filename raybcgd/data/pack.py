@@ -19,7 +19,7 @@ Progress = Callable[[int, int], None]
 
 
 class Packed(NamedTuple):
-    """Numbers of images and classes, and the files written."""
+    """The numbers of images and classes, and the files written."""
 
     train: int
     test: int
@@ -51,7 +51,7 @@ def pack(folder: Path, out: Path, shard_size: int = 50_000, progress: Progress |
                     if progress is not None:
                         progress(done, len(train) + len(test))
                 written.append(path)
-    except ConfigError as error:  # the checks of a run's data.root, which is not a setting here
+    except ConfigError as error:  # these checks name data.root, which is not a setting of this command
         raise ConfigError(str(error).removeprefix("data.root: ")) from error
     except OSError as error:
         raise ConfigError(f"cannot pack into {out} ({first_line(error)}); choose another folder") from error
@@ -59,7 +59,7 @@ def pack(folder: Path, out: Path, shard_size: int = 50_000, progress: Progress |
 
 
 def _write_shard(path: Path, files: Files, schema: Any, folder: Path) -> Iterator[int]:
-    """Write a file; yield the number of images after each row group."""
+    """Write a file, and yield the number of images in each row group."""
     unfinished = path.with_suffix(".unfinished")
     try:
         with pq.ParquetWriter(unfinished, schema, compression="none") as writer:  # images are already compressed

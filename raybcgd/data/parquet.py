@@ -39,7 +39,7 @@ def load_parquet(
 
 
 def has_parquet(root: Path) -> bool:
-    """Return whether `root` has train files in Parquet."""
+    """Return whether `root` has train-*.parquet files."""
     return any(_matching(folder, "train") for folder in (root, root / "data"))
 
 
@@ -62,14 +62,14 @@ def _matching(folder: Path, split: str) -> list[Path]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Name the file in errors of pyarrow."""
+    """Convert pyarrow's errors to a ConfigError that names the file."""
     try:
         yield
     except ConfigError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: column names that are not UTF-8
         problem = f"cannot read {path} ({first_line(error)})"
-        raise ConfigError(f"data.root: {problem}; it is truncated, corrupt or not Parquet, fetch it again") from error
+        raise ConfigError(f"data.root: {problem}: truncated, corrupt or not Parquet; fetch it again") from error
 
 
 def _split(paths: list[Path], image_column: str | None, label_column: str | None) -> tuple[EncodedSplit, int | None]:
@@ -102,7 +102,7 @@ def _choose(what: str, wanted: str | None, fitting: list[str], usual: tuple[str,
     if wanted is None and (known or len(fitting) == 1):
         return (known or fitting)[0]
     if wanted not in fitting:
-        raise ConfigError(f"data.{what}_column is {wanted}; set it to one of {fitting}, the columns with {content}")
+        raise ConfigError(f"data.{what}_column is {wanted or 'not set'}; set it to one of {fitting}, with {content}")
     return wanted
 
 
@@ -122,7 +122,7 @@ def _images(path: Path, file: Any, column: str) -> Iterator[Encoded]:
             for blob in data.to_pylist():
                 if blob is None:
                     problem = f"row {row} of {path} has no image bytes in column {column!r}"
-                    raise ConfigError(f"data.root: {problem}; write the file with the bytes embedded")
+                    raise ConfigError(f"data.root: {problem}; write the file again with embedded bytes")
                 yield Encoded(blob, f"row {row} of {path}")
                 row += 1
 

@@ -1,4 +1,4 @@
-"""Partitions: which client holds which training samples."""
+"""Partitions: the split of the training samples among the clients."""
 
 import heapq
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class Partitioner(PartitionConfig):
 
 
 def partition(targets: Ints, classes: int, config: PartitionConfig, seed: int) -> Partition:
-    """Split the training samples among the clients. The result depends on the labels, the config and the seed only."""
+    """Split the training samples among the clients. The result depends only on the labels, the config and the seed."""
     assert isinstance(config, Partitioner)
     n, clients, kind = len(targets), config.clients, PARTITIONS.name_of(type(config))
     if clients > n:
@@ -95,13 +95,13 @@ def sizes_from_weights(weights: Floats, total: int) -> Ints:
     exact = weights / weights.sum() * spare
     sizes: Ints = np.floor(exact).astype(np.int64)
     left = spare - int(sizes.sum())
-    largest_rests = np.argsort(sizes - exact, kind="stable")[:left]
-    sizes[largest_rests] += 1
+    largest_remainders = np.argsort(sizes - exact, kind="stable")[:left]
+    sizes[largest_remainders] += 1
     return sizes + 1
 
 
 def split_at_random(sizes: Ints, samples: Ints, total: int, rng: np.random.Generator) -> Ints:
-    """Give client i sizes[i] random `samples`. Return the owner of each of the `total` samples."""
+    """Assign sizes[i] random `samples` to client i. Return the owner of each of the `total` samples, or -1."""
     owners = np.full(total, -1, dtype=np.int64)
     chosen = rng.permutation(samples)[: sizes.sum()]
     owners[chosen] = np.repeat(np.arange(len(sizes)), sizes)
@@ -157,24 +157,24 @@ class Dirichlet(Partitioner):
         """Draw label proportions p_i from Dir(rho) for client i, then its labels from p_i without replacement.
 
         When a label runs out, p_i is restricted to the remaining labels. In each pass, all clients that need more
-        samples draw in a new random order. Every pass but the last exhausts a label, so there are at most `classes`.
+        samples draw in a new random order. Every pass but the last exhausts a label: at most `classes` passes.
         """
         n, clients = len(targets), self.clients
         size = min(n // clients, self.samples_per_client or n)
         left = np.bincount(targets, minlength=classes)
         log_weights = _log_gamma_draws(self.rho, (clients, classes), rng)
         granted = np.zeros((clients, classes), dtype=np.int64)
-        wanting = np.arange(clients)
-        while len(wanting):
-            wanting = rng.permutation(wanting)
+        unfilled = np.arange(clients)
+        while len(unfilled):
+            unfilled = rng.permutation(unfilled)
             open_labels = np.flatnonzero(left)
-            needs = size - granted[wanting].sum(axis=1)
-            asked = rng.multinomial(needs, _softmax(log_weights[np.ix_(wanting, open_labels)]))
+            needs = size - granted[unfilled].sum(axis=1)
+            asked = rng.multinomial(needs, _softmax(log_weights[np.ix_(unfilled, open_labels)]))
             before = np.cumsum(asked, axis=0) - asked
             given = np.clip(left[open_labels] - before, 0, asked)
-            granted[np.ix_(wanting, open_labels)] += given
+            granted[np.ix_(unfilled, open_labels)] += given
             left[open_labels] -= given.sum(axis=0)
-            wanting = wanting[given.sum(axis=1) < needs]
+            unfilled = unfilled[given.sum(axis=1) < needs]
         return _owners_by_label(targets, granted, rng)
 
     @property
@@ -183,7 +183,7 @@ class Dirichlet(Partitioner):
 
 
 class DirichletFree(Partitioner):
-    """Free sizes; each label is split among all clients in proportions from a Dirichlet distribution."""
+    """Variable sizes; each label is split among all clients in proportions from a Dirichlet distribution."""
 
     rho: float = Field(0.6, ge=1e-9, le=1e9)
     """Dirichlet concentration: small means few labels per client, large approaches iid."""
@@ -194,7 +194,7 @@ class DirichletFree(Partitioner):
             shares = _softmax(_log_gamma_draws(self.rho, (1, self.clients), rng))[0]
             cuts = np.floor(np.cumsum(shares)[:-1] * len(samples) + 0.5).astype(np.int64)
             owners[samples] = np.searchsorted(cuts, np.arange(len(samples)), side="right")
-        return _feed_empty(owners, self.clients)
+        return _fill_empty(owners, self.clients)
 
     @property
     def label(self) -> str:
@@ -206,7 +206,7 @@ def _even(total: int, parts: int) -> Ints:
 
 
 def _log_gamma_draws(rho: float, shape: tuple[int, int], rng: np.random.Generator) -> Floats:
-    """Draw logarithms of Gamma(rho) variables. Normalised they are Dirichlet(rho); logarithms do not underflow."""
+    """Draw logarithms of Gamma(rho) variables, which normalise to Dirichlet(rho). Logarithms do not underflow."""
     boosted: Floats = np.log(rng.standard_gamma(rho + 1, shape))
     return boosted - rng.standard_exponential(shape) / rho
 
@@ -223,7 +223,7 @@ def _samples_by_label(targets: Ints, classes: int, rng: np.random.Generator) -> 
 
 
 def _owners_by_label(targets: Ints, granted: Ints, rng: np.random.Generator) -> Ints:
-    """Return the owners if client i gets granted[i, label] samples of each label."""
+    """Assign granted[i, label] samples of each label to client i. Return the owners."""
     owners = np.full(len(targets), -1, dtype=np.int64)
     for label, samples in enumerate(_samples_by_label(targets, granted.shape[1], rng)):
         counts = granted[:, label]
@@ -231,20 +231,20 @@ def _owners_by_label(targets: Ints, granted: Ints, rng: np.random.Generator) -> 
     return owners
 
 
-def _feed_empty(owners: Ints, clients: int) -> Ints:
-    """Move one sample to each empty client, each time from the client that then has the most."""
+def _fill_empty(owners: Ints, clients: int) -> Ints:
+    """Move one sample to each empty client, each time from the client with the most samples."""
     sizes = np.bincount(owners, minlength=clients)
     empty = np.flatnonzero(sizes == 0)
-    richest = [(-int(size), client) for client, size in enumerate(sizes) if size > 1]
-    heapq.heapify(richest)
+    donors = [(-int(size), client) for client, size in enumerate(sizes) if size > 1]
+    heapq.heapify(donors)
     ends = np.cumsum(sizes)
     order = np.argsort(owners, kind="stable")
     owners = owners.copy()
     for client in empty:
-        size, donor = richest[0]
+        size, donor = donors[0]
         ends[donor] -= 1  # its last remaining sample
         owners[order[ends[donor]]] = client
-        heapq.heapreplace(richest, (size + 1, donor))
+        heapq.heapreplace(donors, (size + 1, donor))
     return owners
 
 

@@ -1,4 +1,4 @@
-"""Block-cyclic data (MM-PSGD, MC-PSGD): phases with different labels take turns.
+"""Block-cyclic data for MM-PSGD and MC-PSGD: phases with different labels take turns.
 
 The papers call a phase a block; here, a block is a part of the model.
 """
@@ -51,14 +51,14 @@ def phases(
 
 
 def phase_labels(classes: int, config: PhasesConfig) -> list[tuple[int, ...]]:
-    """Return the labels of each phase: a run of consecutive labels, the last of them shared with the next phase."""
+    """Return the labels of each phase: consecutive, the last `shared_labels` of them shared with the next phase."""
     starts = [m * classes // config.count for m in range(config.count + 1)]
     smallest = min(b - a for a, b in pairwise(starts))
     limit = smallest if config.count > 1 else 0
     if config.shared_labels > limit:
         raise ConfigError(
             f"data.phases.shared_labels = {config.shared_labels} is more than a phase can share with the next one: the "
-            f"smallest has {smallest} labels; lower it to {limit} or less"
+            f"smallest phase has {smallest} labels; lower it to {limit} or less"
         )
     return [
         tuple(label % classes for label in range(start, end + config.shared_labels)) for start, end in pairwise(starts)
@@ -87,6 +87,6 @@ def _check_phase(name: str, train: int, test: int, clients: int) -> None:
 
 def _client_sizes(samples: int, clients: int, deviation: float, rng: np.random.Generator) -> Ints:
     weights = np.maximum(1 + deviation * rng.standard_normal(clients), 0.0)
-    if weights.sum() == 0:  # possible with few clients and a large deviation
+    if weights.sum() == 0:  # possible if there are few clients and the deviation is large
         weights[:] = 1.0
     return sizes_from_weights(weights, samples)

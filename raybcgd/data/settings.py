@@ -51,9 +51,9 @@ class PhasesConfig(Section):
     rounds_per_phase: int = Field(10, ge=1)
     """Rounds per phase. After the last phase, the first one starts again."""
     shared_labels: int = Field(0, ge=0)
-    """Labels that each phase has in common with the next one, besides its own. The last phase shares with the first."""
+    """Labels that each phase shares with the next one, besides its own. The last phase shares with the first."""
     size_deviation: float = Field(0.2, ge=0, le=10)
-    """Standard deviation of the client sizes in a phase, as a fraction of their mean. Sizes are normal."""
+    """Standard deviation of the client sizes in a phase, as a fraction of the mean. Sizes are normally distributed."""
 
     def at(self, round_index: int) -> int:
         """Return the data phase of a round."""
@@ -65,7 +65,7 @@ class DataConfig(Section):
 
     source: str | Callable[..., Any] = "digits"
     """The data set, or "package.module:function": a function that takes this table and returns a raybcgd.Dataset.
-    digits is built in; the other sources read files in `root`. Named data sets also read Parquet files there."""
+    digits needs no files; the other sources read files in `root`. Named data sets can also be Parquet files."""
     root: str | None = None
     """Folder of the files."""
     options: dict[str, Any] = Field(default_factory=dict)
@@ -79,7 +79,7 @@ class DataConfig(Section):
     image_size: int | None = Field(None, ge=1, le=4096)
     """Resize image files to this many pixels per side. None: all must have the same size."""
     classes: int | None = Field(None, ge=2)
-    """Number of classes in image files. Default: what the files declare, or the largest training label + 1."""
+    """Number of classes in image files. Default: as declared in the files, or the largest training label + 1."""
     emnist_split: Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"] = "byclass"
     """The EMNIST variant."""
     task: Literal["classes", "binary"] = "classes"
@@ -87,14 +87,14 @@ class DataConfig(Section):
     positive: tuple[int, ...] | None = None
     """Labels that become 1 with task = "binary". Default: the lower half."""
     test_samples: int | None = Field(None, ge=1)
-    """Number of test samples to evaluate on, the same in every run. None: all."""
+    """Number of test samples to evaluate on. Every run uses the same ones. None: all."""
     augment: tuple[Literal["crop", "flip"], ...] = ()
     """Random crops and horizontal flips of training images."""
     partition: SerializeAsAny[PartitionConfig] = Field(
         default_factory=lambda: PARTITIONS.section({}, DEFAULT_PARTITION)
     )
     phases: PhasesConfig | None = None
-    """Block-cyclic data. Of the partition, only `clients` is used then. None: all data in every round."""
+    """Block-cyclic data, which uses only `clients` of the partition. None: all data in every round."""
 
     @field_validator("partition", mode="before")
     @classmethod

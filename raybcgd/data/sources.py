@@ -1,4 +1,4 @@
-"""Data sources: functions that take `[data]` and return a data set. settings.py lists their names."""
+"""Data sources: functions that take `[data]` and return a data set. settings.py maps names to them."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +48,7 @@ def binary(dataset: Dataset, positive: tuple[int, ...] | None = None) -> Dataset
 
 
 def digits(config: DataConfig) -> Dataset:
-    """Return scikit-learn's 1 797 handwritten digits of 8 x 8 pixels from 0 to 16, split by `hold_out`."""
+    """Return scikit-learn's 1 797 handwritten digits of 8 x 8 pixels with values from 0 to 16, split by `hold_out`."""
     from sklearn.datasets import load_digits  # slow to import
 
     bunch = load_digits()

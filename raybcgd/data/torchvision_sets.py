@@ -22,16 +22,16 @@ def load_torchvision(name: str, root: Path, download: bool, emnist_split: str) -
     """Load the train and test splits of a data set in KNOWN as bytes (n, channels, height, width)."""
     if not download and not root.is_dir():
         raise ConfigError(f"data.root: no such folder: {root}; point it to the files or set data.download = true")
-    type_of_set = getattr(import_torchvision("datasets"), KNOWN[name])
+    dataset_class = getattr(import_torchvision("datasets"), KNOWN[name])
     options = {"split": emnist_split} if name == "emnist" else {}
     first_label = 1 if options == {"split": "letters"} else 0  # torchvision calls the unused class 0 "N/A"
     arrays = []
     for part in ("train", "test"):
         try:
-            found = type_of_set(str(root), train=part == "train", download=download, **options)
+            found = dataset_class(str(root), train=part == "train", download=download, **options)
         except Exception as error:  # missing or corrupt file, no network, disk full: RuntimeError, URLError, OSError, …
             fix = "check the network and data.root" if download else "correct data.root or set data.download = true"
-            problem = f"cannot read its {part} files in {root} ({first_line(error)})"
+            problem = f"cannot read the {part} files in {root} ({first_line(error)})"
             raise ConfigError(f'data.source = "{name}": {problem}; {fix}') from error
         images, targets = np.asarray(found.data), np.asarray(found.targets, dtype=np.int64)
         arrays += [images if images.ndim == 3 else images.transpose(0, 3, 1, 2), targets - first_label]

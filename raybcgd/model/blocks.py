@@ -59,7 +59,7 @@ class BlockLayout:
         return (0, *(block.stop for block in self.blocks))
 
     def with_edges(self, edges: tuple[int, ...]) -> "BlockLayout":
-        """Return the same flat vector and shared block with other edges between the blocks."""
+        """Return a layout with the same flat vector and shared block, but other edges between the blocks."""
         if edges == self.edges:
             return self
         runs = enumerate(pairwise(edges))
@@ -67,7 +67,7 @@ class BlockLayout:
         return BlockLayout(self.order, blocks, self.shared)
 
     def own(self, block: int) -> tuple[slice, ...]:
-        """Return what a client with this block uploads: its block and the shared block, as non-empty slices."""
+        """Return the slices that a client with this block uploads: its block and the shared block, unless empty."""
         parts = (self.blocks[block], self.shared)
         return tuple(part.slice for part in parts if part.size)
 
@@ -78,7 +78,7 @@ def cuts_layers(config: BlocksConfig) -> bool:
 
 
 def divide(module: nn.Module, config: BlocksConfig) -> BlockLayout:
-    """Divide a module into blocks as `[blocks]` says."""
+    """Divide a module into blocks as configured in `[blocks]`."""
     if config.division in DIVISIONS:
         return _named(module, config)
     shared_names = config.shared if isinstance(config.shared, tuple) else ()
@@ -101,7 +101,7 @@ def divide(module: nn.Module, config: BlocksConfig) -> BlockLayout:
     elif config.division == "layers":
         groups = _contiguous(rest, np.ones(len(rest)), config.count)
     elif config.division == "balanced":
-        # All coordinates have the same type, so equal sizes are equal bytes.
+        # All coordinates have the same dtype, so equal sizes are equal bytes.
         groups = _contiguous(rest, np.array([layer.size for layer in rest], dtype=np.float64), config.count)
     else:
         raise ConfigError(
@@ -112,7 +112,7 @@ def divide(module: nn.Module, config: BlocksConfig) -> BlockLayout:
 
 
 def _named(module: nn.Module, config: BlocksConfig) -> BlockLayout:
-    """Divide a module as a paper does, with its own groups. `shared` may be "none" or "all" instead of the paper's."""
+    """Divide a module as a paper does. `shared` may be "none" or "all" instead of the paper's shared layers."""
     division = DIVISIONS[config.division]
     check_pairing(config.division, division, layers_of(module, division.names))
     if config.groups is not None or config.shared not in ("last", "none", "all"):
@@ -155,7 +155,7 @@ def _names(layers: Sequence[Layer]) -> str:
 
 
 def _explicit(layers: list[Layer], groups: Sequence[Sequence[str]]) -> list[list[Layer]]:
-    """Return the layers of each group. The longest matching name decides, so a group can take part of a module."""
+    """Return the layers of each group. The longest matching name wins, so a group can contain part of a module."""
     owner = {name: number for number, group in enumerate(groups) for name in group}
     if len(owner) < sum(len(group) for group in groups):
         raise ConfigError("blocks.groups names a layer twice; name each layer once")
@@ -170,7 +170,7 @@ def _explicit(layers: list[Layer], groups: Sequence[Sequence[str]]) -> list[list
             unused.discard(name)
     if unused:
         raise ConfigError(
-            f'blocks.groups names "{min(unused)}", which matches no layer; correct it: the layers are {_names(layers)}'
+            f'blocks.groups names "{min(unused)}", which is none of the layers {_names(layers)}; correct it'
         )
     if left_out:
         raise ConfigError(f"blocks.groups leaves out {_names(left_out)}; add them to a group or to blocks.shared")
@@ -191,7 +191,7 @@ def _contiguous(layers: Sequence[Layer], weights: np.ndarray, count: int) -> lis
     for k in range(1, count + 1):
         for end in range(k, len(layers) + 1):
             starts = np.arange(k - 1, end)
-            # The sum of squares evens out all runs; the maximum would ignore all but the largest.
+            # The sum of squares balances all runs; the maximum would ignore all but the largest.
             cost = best[k - 1, starts] + (sums[end] - sums[starts]) ** 2
             cut[k, end] = starts[int(np.argmin(cost))]
             best[k, end] = cost.min()
@@ -248,7 +248,7 @@ def _starts(order: Sequence[Layer]) -> np.ndarray:
 def recut(
     layout: BlockLayout, config: BlocksConfig, weights: np.ndarray | None, rng: np.random.Generator
 ) -> tuple[int, ...]:
-    """Return new edges that balance the coordinates' weights over the blocks. Default: weights of 1.
+    """Return new edges that balance the coordinates' weights over the blocks. None: all weights are 1.
 
     If all weights are zero, the edges stay the same.
     """

@@ -14,7 +14,7 @@ class Division:
     """Division of a model into blocks: either `groups` of layer names or name prefixes, or `cuts` of equal size."""
 
     model: str
-    """The built-in model that it was designed for, and its options, for the error message."""
+    """The built-in model that the division is for, and its options, for the error message."""
     shared: Names
     groups: tuple[Names, ...] = ()
     cuts: int = 0
@@ -53,7 +53,7 @@ DIVISIONS: dict[str, Division] = {
 
 
 def check_pairing(name: str, division: Division, layers: Iterable[Layer]) -> None:
-    """Raise an error if the layers of the division are not those of the model."""
+    """Raise an error if the division's layers do not match the model's."""
     present = [layer.name for layer in layers]
     unknown = [layer for layer in present if not any(covers(prefix, layer) for prefix in division.names)]
     missing = [prefix for prefix in division.names if not any(covers(prefix, layer) for layer in present)]

@@ -35,7 +35,7 @@ class FlatModel:
     def reset_integer_buffers(self) -> None:
         """Reset integer buffers such as `num_batches_tracked`.
 
-        They are not in the flat vector, and a client's result must not depend on the clients trained here before it.
+        They are not in the flat vector, and a client's result must not depend on previously trained clients.
         """
         for name, value in self._integer_buffers.items():
             self.module.get_buffer(name).copy_(value)
@@ -43,8 +43,8 @@ class FlatModel:
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """Return views of a flat vector under the names of the module's `state_dict`.
 
-        It is one split, so its backward pass is one concatenation. Convolution weights are in channels_last order, for
-        fast kernels.
+        The views come from one split, so the backward pass is one concatenation. Convolution weights are in
+        channels_last order, for fast kernels.
         """
         views = {}
         pieces = torch.split(vector, [entry.size for entry in self._entries])

@@ -11,7 +11,7 @@ from torch import nn
 def he(module: nn.Module, small_head: bool = False) -> nn.Module:
     """Apply He initialisation with zero biases. The last layer gets half the variance, since no ReLU follows it.
 
-    `small_head` makes the initial predictions nearly uniform; a wide network's first step is far too large otherwise.
+    `small_head` makes the initial predictions nearly uniform. Otherwise, a wide network's first step is far too large.
     """
     layers = _layers(module)
     for layer in layers:

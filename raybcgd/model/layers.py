@@ -25,7 +25,7 @@ class Entry(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """A module with its own parameters, plus the norm layers that follow it. Only equal cuts split a layer."""
+    """A module with its own parameters, and the norm layers that follow it. Only equal cuts split a layer."""
 
     name: str
     entries: tuple[Entry, ...]

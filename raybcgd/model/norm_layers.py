@@ -12,7 +12,7 @@ Norm = Literal["group", "batch", "none"]
 
 
 def norm_layer(norm: Norm, groups: int) -> Callable[[int], nn.Module]:
-    """Return a function from the number of channels to a norm layer.
+    """Return a function that takes the number of channels and returns a norm layer.
 
     Group normalisation is the usual choice in federated learning, because batch statistics differ between clients
     that hold few labels. Reddi et al. (ICLR 2021) use two groups per layer.

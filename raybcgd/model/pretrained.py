@@ -24,7 +24,7 @@ def read_weights(source: str) -> dict[str, Tensor]:
             state = safetensors.torch.load_file(path)
         else:
             state = torch.load(path, map_location="cpu", weights_only=True)
-    # The readers raise many kinds of errors for a missing, truncated or foreign file.
+    # The readers raise many kinds of errors for a missing, truncated or unsupported file.
     except Exception as error:
         fix = 'use a .safetensors file, a PyTorch file of named tensors, or "hub"'
         raise ConfigError(f"{setting} cannot be read ({first_line(error)}); {fix}") from error
@@ -34,7 +34,7 @@ def read_weights(source: str) -> dict[str, Tensor]:
 
 
 def load_pretrained(model: nn.Module, state: dict[str, Tensor], source: str) -> None:
-    """Load weights into a vision transformer. Skip a head of another shape; any other mismatch is an error."""
+    """Load weights into a vision transformer. A head of another shape is skipped; any other mismatch is an error."""
     own = model.state_dict()
     fitting = {name: tensor for name, tensor in state.items() if name in own and tensor.shape == own[name].shape}
     for name in (*own, *state):

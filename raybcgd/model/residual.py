@@ -42,7 +42,7 @@ def resnet8(
 
 
 def _stage(before: int, after: int, norm: Callable[[int], nn.Module]) -> nn.Module:
-    """One basic block. It halves the resolution when it doubles the width."""
+    """Return one basic block. If it doubles the width, it halves the resolution."""
     stride = after // before
     shortcut = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), norm(after)) if stride > 1 else None
     block = import_torchvision("models").resnet.BasicBlock

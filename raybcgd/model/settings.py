@@ -69,22 +69,22 @@ class BlocksConfig(Section):
     """`[blocks]`: the division of the parameters into blocks."""
 
     division: str = "layers"
-    """layers: whole layers, grouped by `groups` or about the same number per block. balanced: whole layers, about the
+    """layers: whole layers, as in `groups` or about the same number per block. balanced: whole layers, about the
     same number of parameters per block. equal: slices of equal size. Or the division of a paper: lenet5, lenet5-paper,
     vgg11, vgg19, resnet8, resnet18, vit_b_16, vit_b_16-lora (see `raybcgd blocks`)."""
     count: Annotated[int, Field(ge=1)] = 5
-    """N, the number of blocks. The division of a paper and `groups` set their own."""
+    """N, the number of blocks. Ignored if `groups` or the division of a paper defines the blocks."""
     groups: tuple[tuple[str, ...], ...] | None = None
     """With division = "layers": the layers of each block, by name or prefix."""
     shared: Literal["last", "none", "all"] | tuple[str, ...] | Annotated[int, Field(ge=0)] = "last"
     """The shared block, which every client uploads. last: the last layer with parameters. none: no shared block. all:
-    the whole model. Or a list of layers, or, with division = "equal", the number of coordinates at the end."""
+    the whole model. Or a list of layers. Or, with division = "equal", a number of coordinates at the end."""
     redivide_every: Annotated[int, Field(ge=1)] | None = None
     """Divide the parameters again every n rounds. Only the edges between blocks move; momentum and control variates
     stay with their coordinates. None: never."""
     redivide: Literal["drift", "movement", "size", "shift"] = "drift"
     """What the new blocks balance. drift: the clients' recent squared displacements. movement: the global model's
     recent squared movement. size: the number of coordinates. shift: nothing; equal slices move by a random offset.
-    Blocks remain whole layers, unless the first division made equal slices."""
+    Blocks still consist of whole layers, unless the first division made equal slices."""
     redivide_times: Annotated[int, Field(ge=1)] | None = None
     """Stop after this many new divisions. None: no limit."""

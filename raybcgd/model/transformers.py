@@ -23,7 +23,7 @@ def vit_b_16(
     """ViT-Base/16 on images resized to 224x224.
 
     `weights` is a safetensors or PyTorch file of named tensors, or "hub" for torchvision's ImageNet weights. The head
-    is initialised from scratch if the number of classes differs. With `lora_rank`, only the head and adapters train.
+    is initialised from scratch if the number of classes differs. With `lora_rank`, only the head and adapters are trained.
     """
     _check_channels("vit_b_16", input_shape)
     # Read the weights first, so that a wrong path fails before the model is built.
@@ -31,7 +31,7 @@ def vit_b_16(
     model = import_torchvision("models").vit_b_16(num_classes=classes)
     if weights:
         load_pretrained(model, state, weights)
-    return _finished(model, lora_rank, lora_alpha, lora_targets)
+    return _finish(model, lora_rank, lora_alpha, lora_targets)
 
 
 def vit_tiny(
@@ -45,7 +45,7 @@ def vit_tiny(
     lora_alpha: float = 16.0,
     lora_targets: tuple[Target, ...] = ("attention",),
 ) -> nn.Module:
-    """ViT-Tiny (Touvron et al., ICML 2021) at the images' size. `patch` = 0: 4, or 2 for images below 16x16."""
+    """ViT-Tiny (Touvron et al., ICML 2021) at the images' size. `patch` = 0 means 4, or 2 for images below 16x16."""
     _check_channels("vit_tiny", input_shape)
     if width % heads:
         raise ConfigError(f"model.options.heads = {heads} does not divide model.options.width = {width}; change one")
@@ -55,7 +55,7 @@ def vit_tiny(
     model = import_torchvision("models").VisionTransformer(
         side, patch, num_layers=depth, num_heads=heads, hidden_dim=width, mlp_dim=4 * width, num_classes=classes
     )
-    return _finished(model, lora_rank, lora_alpha, lora_targets)
+    return _finish(model, lora_rank, lora_alpha, lora_targets)
 
 
 def _check_channels(name: str, input_shape: tuple[int, ...]) -> None:
@@ -64,15 +64,15 @@ def _check_channels(name: str, input_shape: tuple[int, ...]) -> None:
         raise ConfigError(f'model.name = "{name}" needs 1 or 3 channels, not {channels}; choose another data.source')
 
 
-def _finished(model: nn.Module, rank: int, alpha: float, targets: tuple[Target, ...]) -> nn.Module:
+def _finish(model: nn.Module, rank: int, alpha: float, targets: tuple[Target, ...]) -> nn.Module:
     if rank:
         add_lora(model, rank, alpha, targets)
     # A hook keeps torchvision's parameter names; a wrapper module would change them.
-    model.register_forward_pre_hook(_fit)
+    model.register_forward_pre_hook(_resize)
     return model
 
 
-def _fit(model: Any, inputs: tuple[Tensor]) -> tuple[Tensor]:
+def _resize(model: Any, inputs: tuple[Tensor]) -> tuple[Tensor]:
     """Resize images and expand them to three channels, on their device."""
     (x,), size = inputs, (model.image_size, model.image_size)
     if x.shape[-2:] != size:

@@ -1,7 +1,7 @@
 """VGG for small images (Simonyan and Zisserman, ICLR 2015), with the linear layers of the FedBCGD paper.
 
-Unlike torchvision's VGG, it has no fifth pooling: a 32x32 image ends as 2x2 positions of 512 features, the paper's
-2 048 inputs to the linear layers. There is no dropout, whose masks would not be a function of client and round.
+Unlike torchvision's VGG, it has no fifth pooling layer: a 32x32 image becomes 2x2 positions of 512 features, the
+paper's 2 048 inputs to the linear layers. Dropout is left out: its masks would not be a function of client and round.
 """
 
 from collections import OrderedDict
@@ -14,7 +14,7 @@ from raybcgd.model.convolutional import image_shape
 from raybcgd.model.initialise import he
 from raybcgd.model.norm_layers import Norm, norm_layer
 
-# Per model: channels of the convolutions, numbers of those that a pooling precedes, widths of the hidden linear layers.
+# Per model: channels of the convolutions, indices of those after a pooling layer, widths of the hidden linear layers.
 _VGG = {
     "vgg11": ((64, 128, 256, 256, 512, 512, 512, 512), (2, 3, 5, 7), (1024, 1024)),
     "vgg19": ((64, 64, 128, 128, *(256,) * 4, *(512,) * 8), (3, 5, 9, 13), (512, 256)),
@@ -45,6 +45,6 @@ def _vgg(name: str, input_shape: tuple[int, ...], classes: int, norm: Norm, grou
         classifier.add_module(f"fc{k}", nn.Linear(before, after))
         classifier.add_module(f"relu{k}", nn.ReLU())
     classifier.add_module("fc3", nn.Linear(hidden[-1], classes))
-    # The pooling is the identity at 32x32; for other sizes, it gives the linear layers a fixed number of inputs.
+    # The pooling does nothing at 32x32; for other sizes, it gives the linear layers a fixed number of inputs.
     parts = OrderedDict(features=features, pool=nn.AdaptiveAvgPool2d(2), flatten=nn.Flatten(), classifier=classifier)
     return he(nn.Sequential(parts), small_head=True)

@@ -15,7 +15,7 @@ from raybcgd.randomness import seed_of
 
 
 def build(config: ModelConfig, input_shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
-    """Build the model of `[model]`. Its initial parameters depend only on the seed. Torch's generator is restored."""
+    """Build the model of `[model]`. Its initial parameters depend only on the seed. Torch's generator is unchanged."""
     maker = _builtin_model if config.name in MODELS else _custom_model
     with MODELS.running(config.name), torch.random.fork_rng(devices=[]):
         make = maker(config, input_shape, classes)
@@ -80,7 +80,7 @@ def _custom_model(config: ModelConfig, input_shape: tuple[int, ...], classes: in
         and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
     given: tuple[Any, ...] = ()
-    # A callable that takes neither shape nor classes has no arguments, or options only.
+    # A callable that takes neither shape nor classes has no arguments other than options.
     if len([name for name in required if name not in config.options]) >= 2 or "input_shape" in parameters:
         given = (input_shape, outputs_of(config, classes))
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -97,7 +97,7 @@ def _custom_model(config: ModelConfig, input_shape: tuple[int, ...], classes: in
 def _check_options(config: ModelConfig, accepted: list[str]) -> None:
     unknown = [name for name in config.options if name not in accepted]
     if unknown:
-        takes = f"accepts {', '.join(accepted)}" if accepted else "accepts none"
+        takes = f"accepts {', '.join(accepted)}" if accepted else "accepts no options"
         raise ConfigError(
             f"model.options has {', '.join(unknown)}, but {MODELS.name_of(config.name)} {takes}; remove or rename it"
         )

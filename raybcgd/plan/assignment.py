@@ -1,4 +1,4 @@
-"""Which block each client of a cohort uploads."""
+"""The assignment of blocks to the clients of a cohort."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,7 +18,7 @@ def evenly(clients: Sequence[int], blocks: int) -> Sequence[int]:
 def by_bandwidth(rates: Floats, sizes: Sequence[int]) -> Assignment:
     """Assign the same number of clients to each block, the slowest clients to the smallest blocks.
 
-    No other assignment with these numbers makes the slowest upload of the round faster.
+    No other even assignment makes the slowest upload of the round faster.
     """
 
     def assign(clients: Sequence[int], blocks: int) -> Sequence[int]:
@@ -33,8 +33,8 @@ def by_bandwidth(rates: Floats, sizes: Sequence[int]) -> Assignment:
 def by_need(need: Floats) -> Assignment:
     """Assign one client to each block, and the others in proportion to the blocks' needs.
 
-    The mean over K clients has 1/K of their variance. Numbers in proportion to the blocks' standard deviations, which
-    recent movement estimates, therefore minimise the total error. Without any need yet, assign evenly.
+    The mean over K clients has 1/K of their variance. Client numbers in proportion to the blocks' standard deviations,
+    estimated by recent movement, therefore minimise the total error. If no block has moved yet, assign evenly.
     """
 
     def assign(clients: Sequence[int], blocks: int) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""The clients of a round and the block that each uploads: a function of the seed and the round."""
+"""The clients of a round and their blocks: a function of the seed and the round."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

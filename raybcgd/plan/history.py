@@ -1,7 +1,7 @@
-"""What planning remembers of past rounds, and the division of the parameters that follows from it.
+"""Measurements of past rounds, and the re-division of the parameters that is based on them.
 
 A re-division only moves the edges between blocks in the flat order of the model. No vector is ever reordered, so
-momentum, control variates and residuals stay with their coordinates, whichever block a coordinate is in.
+momentum, control variates and residuals stay with their coordinates when a coordinate changes its block.
 """
 
 from collections.abc import Mapping
@@ -23,10 +23,10 @@ Edges = tuple[int, ...]
 
 @dataclass(frozen=True)
 class History:
-    """The measurements that the config asks for, and the edges of the blocks."""
+    """The measurements that the config needs, and the edges of the blocks."""
 
     edges: Edges | None = None
-    """Where blocks start, and where the last one ends. None: as `[blocks]` divides."""
+    """The start of each block, and the end of the last one. None: the division of `[blocks]`."""
     divisions: int = 0
     """Number of re-divisions so far."""
     moved: np.ndarray | None = None
@@ -36,7 +36,7 @@ class History:
 
     @classmethod
     def fresh(cls, layout: BlockLayout, config: BlocksConfig, by_need: bool) -> "History":
-        """Return the history before round 0. Only what the config needs is measured."""
+        """Return the history before round 0, with only the measurements that the config needs."""
         redivides = config.redivide_every is not None
         moved = by_need or (redivides and config.redivide == "movement")
         return cls(
@@ -68,17 +68,17 @@ class History:
         return np.sqrt([self.moved[block.slice].sum() for block in layout.blocks])
 
     def measured(self, before: Tensor, after: Tensor, drift: Tensor | None) -> "History":
-        """Add a round: x before and after it, and the mean squared displacement, nan where no client sent any."""
+        """Return the history plus one round, from x before and after it and the mean squared displacement (NaN: not sent)."""
         moved, drifted = self.moved, self.drifted
         if moved is not None:
-            moved = _faded(moved, (after - before).double().numpy() ** 2)
+            moved = _decayed(moved, (after - before).double().numpy() ** 2)
         if drifted is not None and drift is not None:
             new = drift.double().numpy()
-            drifted = np.where(np.isnan(new), drifted, _faded(drifted, new))
+            drifted = np.where(np.isnan(new), drifted, _decayed(drifted, new))
         return replace(self, moved=moved, drifted=drifted)
 
     def divided(self, layout: BlockLayout, config: BlocksConfig, seed: int, rounds: int) -> "History":
-        """Set the edges for the next round, after `rounds` rounds."""
+        """Return the history with the edges for the next round, after `rounds` rounds."""
         if config.redivide_every is None or rounds % config.redivide_every:
             return self
         if config.redivide_times is not None and self.divisions >= config.redivide_times:
@@ -88,5 +88,5 @@ class History:
         return replace(self, edges=edges, divisions=self.divisions + 1)
 
 
-def _faded(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+def _decayed(old: np.ndarray, new: np.ndarray) -> np.ndarray:
     return np.asarray(_MEMORY * old + (1 - _MEMORY) * new)

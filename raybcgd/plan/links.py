@@ -1,4 +1,4 @@
-"""The clients' links, and the time of a round over them."""
+"""The clients' simulated links, and the transfer time of a round."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from raybcgd.randomness import stream
 
 
 def uplinks(config: LinksConfig, clients: int, seed: int) -> Floats:
-    """Return every client's uplink in bytes per second."""
+    """Return the uplink of each client in bytes per second."""
     if config.uplinks is None:
         drawn = stream(seed, "links").standard_normal(clients)
         return np.asarray(config.median * np.exp(config.sigma * drawn))

@@ -26,28 +26,28 @@ class CohortConfig(Section):
     """`[cohort]`: the clients of a round."""
 
     clients_per_block: Annotated[int, Field(ge=1)] | None = None
-    """K, the clients per block. A round samples N * K clients, also for methods without blocks. Default: 2."""
+    """K, the clients per block. A round samples N * K clients, even for methods without blocks. Default: 2."""
     clients_per_round: Annotated[int, Field(ge=1)] | None = None
-    """S, the clients per round, split over the blocks as evenly as possible. Replaces `clients_per_block`."""
+    """S, the clients per round, assigned to the blocks as evenly as possible. Use it instead of `clients_per_block`."""
     cover: Literal["all", "some"] = "all"
     """all: every block needs a client. some: if `clients_per_round` is smaller than the number of blocks, each client
     gets a random block of its own, and the other blocks stay unchanged."""
     assignment: Literal["random", "bandwidth", "need"] = "random"
-    """Which client uploads which block. random: the same number of clients per block. bandwidth: the same, with small
-    blocks for slow uplinks. need: more clients for blocks that have moved further recently."""
+    """How blocks are assigned. random: the same number of clients per block. bandwidth: the same, with small
+    blocks for slow uplinks. need: more clients for blocks that have moved further in recent rounds."""
     links: LinksConfig | None = None
-    """The clients' bandwidth. With it, the record of a round has its simulated time."""
+    """The clients' bandwidth. If set, round records include the simulated time."""
     weighting: Literal["uniform", "samples"] = "uniform"
-    """Weights in means over clients: equal, or proportional to the clients' numbers of samples."""
+    """Weights of clients in means: equal, or proportional to their number of samples."""
     deadline_seconds: Annotated[float, Field(gt=0)] | None = None
     """Drop clients that have not answered after this time. None: wait for all."""
     on_client_error: Literal["stop", "drop"] = "stop"
-    """If local training of a client fails: stop the run, or drop the client from the round."""
+    """If a client's local training fails: stop the run, or drop the client from the round."""
 
     @model_validator(mode="after")
     def _compatible(self) -> Self:
         if self.clients_per_block is not None and self.clients_per_round is not None:
-            raise ValueError("clients_per_block and clients_per_round exclude each other; remove one")
+            raise ValueError("clients_per_block and clients_per_round are mutually exclusive; remove one")
         if self.cover == "some" and self.assignment != "random":
             raise ValueError(f'cover = "some" needs assignment = "random", not "{self.assignment}"; change one')
         if self.assignment == "bandwidth" and self.links is None:
@@ -55,7 +55,7 @@ class CohortConfig(Section):
         return self
 
     def size(self, blocks: int, clients: int, blockwise: bool = True) -> int:
-        """Return S, checked against the number of clients and, for a blockwise method, of blocks."""
+        """Return S, or raise an error if there are too few clients, or (if `blockwise`) more blocks than S."""
         if self.clients_per_round is not None:
             size, setting = self.clients_per_round, f"cohort.clients_per_round = {self.clients_per_round}"
             if blockwise and size < blocks and self.cover == "all":
@@ -69,6 +69,6 @@ class CohortConfig(Section):
         if size > clients:
             raise ConfigError(
                 f"{setting} needs {size} clients per round, but data.partition.clients = {clients}; "
-                "lower the former or raise the latter"
+                "sample fewer clients, or raise data.partition.clients"
             )
         return size

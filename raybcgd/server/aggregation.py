@@ -14,7 +14,6 @@ from torch import Tensor
 
 from raybcgd.algorithms.api import Algorithm, Task
 from raybcgd.algorithms.contract import Kind, declared, displacement
-from raybcgd.errors import RunError
 from raybcgd.plan.cohort import Member
 from raybcgd.problem import Problem
 from raybcgd.wire.upload import Slices, Wire, restrict, take
@@ -113,7 +112,9 @@ class Aggregator:
             total = squares if field.name == self._displacement else float(values.sum())
             if not math.isfinite(total) and not bool(torch.isfinite(values).all()):
                 where = "" if block is None else f" for block {block}"
-                raise RunError(f"client {client} uploaded values{where} that are not finite; lower algorithm.lr")
+                raise FloatingPointError(
+                    f"client {client} uploaded values{where} that are not finite; lower algorithm.lr"
+                )
             weight = 1.0 if field.summed else expected.weight
             accumulator = self._sums[field.name]
             for place, span in group.spans[field.name]:

@@ -143,7 +143,7 @@ def _train(
         outcomes[outcome.client] = outcome
         try:
             aggregator.add(outcome.client, outcome.payload)
-        except RunError as error:
+        except FloatingPointError as error:
             raise RunError(f"round {index} diverged: {error}") from None
         clock.lap("reduce")
     clock.lap("train")

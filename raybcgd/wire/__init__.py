@@ -1,4 +1,4 @@
-"""What travels: declared uploads as slices and bytes."""
+"""The wire format: declared uploads as slices and bytes."""
 
 from typing import TYPE_CHECKING
 

@@ -38,11 +38,11 @@ class Codec(CodecConfig):
         raise NotImplementedError
 
     def decode(self, payload: np.ndarray, length: int, dtype: torch.dtype) -> Tensor:
-        """Return all `length` values, zero where none was sent. The payload may be unaligned: see `read`."""
+        """Return all `length` values, with zeros for those not sent. The payload may be unaligned: see `read`."""
         raise NotImplementedError
 
     def size(self, length: int, dtype: torch.dtype) -> int:
-        """Return the payload size in bytes for `length` values of this type. It must not depend on the values."""
+        """Return the payload size in bytes for `length` values of this dtype. It must not depend on the values."""
         raise NotImplementedError
 
     def values(self, length: int) -> int:

@@ -17,4 +17,4 @@ DEFAULT_CODEC = "raw"
 
 
 class CodecConfig(Section):
-    """The settings of a codec; `codec` names its class."""
+    """`[wire]`: how uploads are encoded. `codec` chooses the class."""

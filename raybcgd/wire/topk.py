@@ -15,14 +15,14 @@ class TopK(Codec):
     """Top-k with error feedback (Stich et al., NeurIPS 2018): send the k largest values, keep the rest for later.
 
     The payload has k of n values, unchanged, and their indices in bits = ceil(log2 n) bits each. For float32: 4 k +
-    ceil(k bits / 8) bytes. With k = n there are no indices. A client keeps what it did not send and adds it to its next
-    upload of the same coordinate.
+    ceil(k bits / 8) bytes. With k = n there are no indices. A client keeps the values that it did not send and adds them
+    to its next upload of the same coordinates.
     """
 
     k: Annotated[int, Field(ge=1)] | None = None
-    """Number of values sent per field. Replaces `fraction`."""
+    """Number of values to send per field, instead of `fraction`."""
     fraction: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Fraction of the values sent per field, at least one value. Default: 0.01, if `k` is not set."""
+    """Fraction of the values to send per field, at least one value. Default: 0.01, unless `k` is set."""
     error_feedback: bool = True
     """Keep unsent values for later uploads. Turn it off with control variates (SCAFFOLD, FedPVR, FedBCGD+): c_i already
     compensates for unsent values, and correcting the same error twice diverges."""

@@ -34,7 +34,7 @@ def put(vector: Tensor, slices: Slices, values: Tensor) -> None:
 
 
 def restrict(values: Any, slices: Slices) -> Any:
-    """Return a declared tuple with its vectors on the coordinates in the slices only, on the CPU."""
+    """Return a declared tuple on the CPU, with its vectors restricted to the slices."""
     fields = declared(type(values))
     pairs = zip(fields, values, strict=True)
     return type(values)(*((take(value, slices) if field.per_coordinate else value).cpu() for field, value in pairs))
@@ -76,7 +76,7 @@ class Wire:
         return self.layout.own(block)
 
     def coordinates(self, block: int | None) -> Slices:
-        """Return the coordinates of the widest field of an upload: all that the server can learn about."""
+        """Return the coordinates of the widest field of an upload: all that the server receives."""
         kinds = {field.kind for field in self._fields}
         widest = next((kind for kind in (Kind.WHOLE, Kind.OWN, Kind.SHARED) if kind in kinds), Kind.SCALAR)
         return self.slices(widest, block)
@@ -93,7 +93,7 @@ class Wire:
         return self.codec if field.per_coordinate else self._raw
 
     def select(self, upload: Any, block: int | None) -> Values:
-        """Return the values of each field that will be sent, as one vector per field on the CPU."""
+        """Return the values to send: one vector per field, on the CPU."""
         values = {}
         for field in self._fields:
             value = getattr(upload, field.name)
@@ -104,11 +104,11 @@ class Wire:
 
     def encode(self, values: Values, rng: np.random.Generator) -> np.ndarray:
         """Return the payload: the encoded fields in declared order, and nothing else."""
-        # A copy even of a single part, which may be a view of a buffer that the next client overwrites.
+        # Copies even a single part, which may be a view of a buffer that the next client overwrites.
         return np.concatenate([self._codec(field).encode(values[field.name], rng) for field in self._fields])
 
     def decode(self, payload: np.ndarray, block: int | None) -> Any:
-        """Return the upload as the server sees it: fields have only the uploaded coordinates."""
+        """Return the upload as the server sees it, with only the uploaded coordinates."""
         parts = zip(self._fields, self._parts(payload, block), strict=True)
         return self._type(*(self._codec(f).decode(part, self._length(f, block), self.dtype) for f, part in parts))
 
@@ -146,8 +146,8 @@ class Wire:
     def upload(self, block: int | None, payload: np.ndarray | None = None) -> Traffic:
         """Return the cost of one upload of a client with this block.
 
-        For a codec that selects coordinates, the payload tells how many belong to each block. Without a payload,
-        `by_block` counts all candidates.
+        If the codec sends only some values, the payload determines how many are in each block. Without a payload,
+        `by_block` counts all values.
         """
         if payload is not None and type(self.codec).positions is not Codec.positions:
             return self._traffic(self._fields, self.codec, block, self._parts(payload, block))
@@ -157,7 +157,7 @@ class Wire:
 
     @cached_property
     def download(self) -> Traffic:
-        """Cost of the broadcast per client. Downloads are raw."""
+        """Cost of the broadcast per client. Downloads are not encoded."""
         return self._traffic(self._down, self._raw, None, [])
 
     def uncoded_bytes(self, block: int | None) -> int:
@@ -176,7 +176,7 @@ class Wire:
         return Traffic(floats, size, tuple(by_block.tolist()))
 
     def _by_block(self, slices: Slices, positions: np.ndarray | None) -> np.ndarray:
-        """Count the coordinates of the slices (or those at `positions` within them) in each block."""
+        """Count the coordinates per block: all in the slices, or those at `positions` within them."""
         edges = (*self.layout.edges, self.layout.size)
         if positions is None:
             return sum((np.diff(np.clip(edges, s.start, s.stop)) for s in slices), np.zeros(len(edges) - 1, np.int64))

@@ -39,7 +39,7 @@ SMALL: dict[str, Any] = {
 
 @cache
 def digits() -> Dataset:
-    """Load the embedded data once."""
+    """Load the digits once."""
     return load(DataConfig())
 
 
@@ -104,7 +104,7 @@ class Lab:
         dataset: Dataset | None = None,
         owners: Partition | None = None,
     ) -> tuple[Problem, Data]:
-        """Call `raybcgd.problem.prepare`, and replace the partition by `owners` if given."""
+        """Call `raybcgd.problem.prepare`, and replace the partition if `owners` is not None."""
         problem, data = prepare(config, module, dataset or digits())
         if owners is not None and not config.algorithm.pooled:
             data = replace(data, partitions=(owners,))

@@ -141,7 +141,7 @@ def test_feddc_starts_as_fedavg(lab: Any, stack: dict[str, Any]) -> None:
     assert ours.uploads[0].floats == 2 * fedavg.uploads[0].floats
 
 
-def test_feddc_with_the_drift_of_all_clients_is_the_printed_rule_under_full_participation(lab: Any) -> None:
+def test_feddc_with_the_drift_of_all_clients_matches_the_paper_under_full_participation(lab: Any) -> None:
     changes = {"rounds": 5, "model": {"dtype": "float64"}, "cohort": {"clients_per_round": 8}}
     printed, ours = (lab.play({**changes, **method("feddc", drift=drift)}) for drift in ("sampled", "all"))
     torch.testing.assert_close(ours.x, printed.x, rtol=0, atol=1e-12)
@@ -166,7 +166,7 @@ def test_centralised_sgd_trains_on_the_samples_of_all_clients(lab: Any) -> None:
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))
-def test_every_method_trains_the_same_stacked_and_one_by_one(lab: Any, name: str) -> None:
+def test_training_in_stacks_and_one_by_one_is_identical_for_every_method(lab: Any, name: str) -> None:
     changes = {"rounds": 3, **method(name, lr=0.05)}
     one, stacked = (lab.play({**changes, "local": {"stack": size}}) for size in (0, 3))
     torch.testing.assert_close(one.x, stacked.x, rtol=1e-3, atol=1e-4)

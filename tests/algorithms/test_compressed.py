@@ -16,7 +16,7 @@ CODECS = {"qsgd": QSGD, "topk": TOPK, "bf16": {"codec": "bf16"}}
 
 @pytest.mark.parametrize("stack", [0, 16])
 @pytest.mark.parametrize("name", ["fedavg", "fedbcgd", "fedbcgd+", "scaffold", "feddc"])
-def test_topk_with_all_values_is_no_codec(lab: Any, name: str, stack: int) -> None:
+def test_topk_with_all_values_equals_no_codec(lab: Any, name: str, stack: int) -> None:
     changes = {"rounds": 4, "local": {"stack": stack}, "algorithm": {"name": name}}
     plain = lab.play(changes)
     for wire in ({"codec": "topk", "fraction": 1.0},) if stack else ({"codec": "topk", "k": 10**6},):

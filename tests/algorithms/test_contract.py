@@ -1,4 +1,4 @@
-"""The declarations of a method: what is refused when its class is created, and what follows from them."""
+"""The declarations of a method: the checks when its class is created, and what is derived from them."""
 
 import textwrap
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -33,7 +33,7 @@ ROUND = Round(index=0, clients=10, lr=0.1, steps=5.0, data_phase=1)
 
 
 def rule(*_: Any) -> None:
-    """Stand in for any rule."""
+    """A placeholder for any rule."""
 
 
 def mine(leave_out: str = "", **changes: Any) -> type[Algorithm]:
@@ -71,52 +71,58 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"Upload": Tensor}, "Mine.Upload is not a NamedTuple; write class Upload(NamedTuple)"),
     ({"Client": None}, "Mine.Client is not a NamedTuple; write class Client(NamedTuple)"),
     ({"Sent": {"delta": DELTA}}, "Mine.Sent has no role; end its name in Upload or Terms, or define it outside Mine"),
-    ({"Upload": {"delta": Tensor}}, f"Mine.Upload.delta must be declared {SENT}"),
-    ({"SentUpload": {"delta": DELTA, "dc": float}}, f"Mine.SentUpload.dc must be declared {SENT}"),
-    ({"Client": {"c": Tensor | None}}, f"Mine.Client.c must be declared {KEPT}"),
-    ({"Down": {"x": Tensor}}, "Mine.Down.x must be declared Whole, SharedBlock or Scalar"),
+    ({"Upload": {"delta": Tensor}}, f"Mine.Upload.delta must be annotated as {SENT}"),
+    ({"SentUpload": {"delta": DELTA, "dc": float}}, f"Mine.SentUpload.dc must be annotated as {SENT}"),
+    ({"Client": {"c": Tensor | None}}, f"Mine.Client.c must be annotated as {KEPT}"),
+    ({"Down": {"x": Tensor}}, "Mine.Down.x must be annotated as Whole, SharedBlock or Scalar"),
     (
         {"Upload": {"delta": "Missing"}},
         "Mine.Upload has an unknown annotation: name 'Missing' is not defined; import that name at module level",
     ),
-    ({"Client": {"c": OwnBlock}}, f"Mine.Client.c is OwnBlock; a client state keeps {KEPT}"),
-    ({"Server": {"x": Whole, "c": SharedBlock}}, f"Mine.Server.c is SharedBlock; a server state keeps {KEPT}"),
-    ({"Upload": {"delta": DELTA, "n": Count}}, f"Mine.Upload.n is Count; an upload carries {SENT}"),
-    ({"Terms": {"delta": DELTA, "n": PerPhase}, "terms": rule}, f"Mine.Terms.n is PerPhase; terms carry {SENT}"),
-    ({"Down": {"x": OwnBlock}}, "Mine.Down.x is OwnBlock; a broadcast carries Whole, SharedBlock or Scalar"),
-    ({"Server": {"v": Whole}}, "Mine.Server has no x; it is the global model, write x: Whole"),
-    ({"Server": {"x": PerPhase}}, "Mine.Server.x is PerPhase; it is the global model, write x: Whole"),
-    ({"Down": {"z": Whole}}, "Mine.Down has no x; it is where local training starts, write x: Whole"),
-    ({"Down": {"x": SharedBlock}}, "Mine.Down.x is SharedBlock; it is where local training starts, write x: Whole"),
+    ({"Client": {"c": OwnBlock}}, f"Mine.Client.c is OwnBlock; a client state can only have {KEPT}"),
+    ({"Server": {"x": Whole, "c": SharedBlock}}, f"Mine.Server.c is SharedBlock; a server state can only have {KEPT}"),
+    ({"Upload": {"delta": DELTA, "n": Count}}, f"Mine.Upload.n is Count; an upload can only have {SENT}"),
+    (
+        {"Terms": {"delta": DELTA, "n": PerPhase}, "terms": rule},
+        f"Mine.Terms.n is PerPhase; terms can only have {SENT}",
+    ),
+    ({"Down": {"x": OwnBlock}}, "Mine.Down.x is OwnBlock; a broadcast can only have Whole, SharedBlock or Scalar"),
+    ({"Server": {"v": Whole}}, "Mine.Server has no x; write x: Whole for the global model"),
+    ({"Server": {"x": PerPhase}}, "Mine.Server.x is PerPhase; write x: Whole for the global model"),
+    ({"Down": {"z": Whole}}, "Mine.Down has no x; write x: Whole for the start of local training"),
+    (
+        {"Down": {"x": SharedBlock}},
+        "Mine.Down.x is SharedBlock; write x: Whole for the start of local training",
+    ),
     (
         {"Client": {"c": Annotated[Whole, ControlVariate]}},
-        "Mine.Client.c is Whole and marked ControlVariate; only a Whole field of Server has that mark",
+        "Mine.Client.c is Whole and marked ControlVariate; only a Whole field of Server can have that mark",
     ),
     (
         {"Server": {"x": Whole, "v": Annotated[PerPhase, Momentum]}},
-        "Mine.Server.v is PerPhase and marked Momentum; only a Whole field of Server has that mark",
+        "Mine.Server.v is PerPhase and marked Momentum; only a Whole field of Server can have that mark",
     ),
     (
         {"Upload": {"loss": Annotated[Scalar, Displacement]}},
-        "Mine.Upload.loss is Scalar and marked Displacement; only a Whole or OwnBlock field of Upload or Terms has "
-        "that mark",
+        "Mine.Upload.loss is Scalar and marked Displacement; only a Whole or OwnBlock field of Upload or Terms "
+        "can have that mark",
     ),
     (
         {"Down": {"x": Annotated[Whole, Summed]}},
-        f"Mine.Down.x is Whole and marked Summed; only a {SENT} field of Upload or Terms has that mark",
+        f"Mine.Down.x is Whole and marked Summed; only a {SENT} field of Upload or Terms can have that mark",
     ),
     (
         {"Upload": {"delta": Annotated[Whole, Displacement, Summed]}},
         "Mine.Upload.delta is the Displacement, which is averaged; declare its sum as a second field",
     ),
-    ({"Upload": {"y": OwnBlock}}, "Mine.Upload marks no Displacement; write y: Annotated[OwnBlock, Displacement]"),
+    ({"Upload": {"y": OwnBlock}}, "Mine.Upload has no Displacement; write y: Annotated[OwnBlock, Displacement]"),
     (
         {"Upload": {"loss": Scalar}},
-        "Mine.Upload marks no Displacement; write delta: Annotated[Whole, Displacement]",
+        "Mine.Upload has no Displacement; write delta: Annotated[Whole, Displacement]",
     ),
     (
         {"DerivedTerms": {"delta": Whole}, "terms": rule},
-        "Mine.DerivedTerms marks no Displacement; write delta: Annotated[Whole, Displacement]",
+        "Mine.DerivedTerms has no Displacement; write delta: Annotated[Whole, Displacement]",
     ),
     ({"Upload": {"a": DELTA, "b": DELTA}}, "Mine.Upload marks a and b as Displacement; mark one field"),
     (
@@ -154,7 +160,7 @@ def test_a_config_that_names_a_wrong_class_is_refused_with_one_line(
     assert "\n" not in str(error.value)
 
 
-def test_right_classes_are_accepted() -> None:
+def test_correct_classes_are_accepted() -> None:
     mine()
     mine(Upload={"y": Whole}, Terms={"delta": DELTA}, terms=rule)
     mine(Down={"x": Whole, "z": Whole}, broadcast=rule)
@@ -188,7 +194,7 @@ def test_built_in_methods_are_described_by_their_declarations(name: str) -> None
     assert words.title not in ("", kind.name)
 
 
-def test_a_docstring_of_another_form_is_all_idea() -> None:
+def test_a_docstring_in_another_form_is_returned_as_the_idea() -> None:
     class Plain(FedAvg):
         """FedAvg again."""
 
@@ -214,7 +220,7 @@ DOWN = {"scaffold": ("x", "c"), "fedpvr": ("x", "c"), "feddc": ("x", "a"), "fedb
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))
-def test_first_states_and_broadcasts_follow_from_the_declarations(name: str) -> None:
+def test_initial_states_and_broadcasts_follow_from_the_declarations(name: str) -> None:
     algorithm, x = ALGORITHMS.resolve(name)(), torch.arange(4, dtype=torch.float64)
     server = algorithm.server_init(x, 3)
     assert server.x is x
@@ -280,13 +286,13 @@ def test_declarations_can_be_read() -> None:
     assert marked(FedDC.Server, ControlVariate) == ("h",)
 
 
-def test_terms_chosen_without_a_displacement_are_refused() -> None:
-    """A class declares terms with a mark, but its hyper-parameters choose an upload that has none."""
-    with pytest.raises(TypeError, match=r"SentUpload marks no Displacement; write delta: Annotated\[Whole"):
+def test_selecting_terms_without_a_displacement_is_refused() -> None:
+    """The class declares terms with the mark, but its hyper-parameters select an upload without it."""
+    with pytest.raises(TypeError, match=r"SentUpload has no Displacement; write delta: Annotated\[Whole"):
         displacement(ALGORITHMS.resolve("scaffold").SentUpload)
 
 
-def test_the_mean_gradient_of_a_stack_is_that_of_each_client_to_the_bit() -> None:
+def test_mean_gradients_in_a_stack_equal_those_of_single_clients_bit_for_bit() -> None:
     rng = torch.Generator().manual_seed(0)
     delta, trained = torch.randn(3, 50, generator=rng), torch.ones(50)
     trained[7] = 0

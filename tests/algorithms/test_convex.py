@@ -48,7 +48,7 @@ def optimum() -> float:
         loss, np.zeros(64), jac=True, method="L-BFGS-B", options={"ftol": 0, "gtol": 1e-14, "maxiter": 9999}
     )
     w = found.x
-    for _ in range(3):  # L-BFGS stops short of float64 accuracy; finish with Newton steps
+    for _ in range(3):  # L-BFGS does not reach float64 accuracy; finish with Newton steps
         step = np.linalg.solve(hessian(w), loss(w)[1])
         w = w - step
     assert np.abs(loss(w)[1]).max() < 1e-13
@@ -165,6 +165,6 @@ def test_fedavg_converges_to_a_biased_point(play: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("control", [{}, {"control": "anchor", "control_upload": "sent"}])
-def test_the_printed_commit_rule_does_not_converge(play: Callable[..., Any], control: dict[str, str]) -> None:
+def test_the_papers_commit_rule_does_not_converge(play: Callable[..., Any], control: dict[str, str]) -> None:
     xs = play(FULL, 15, "fedbcgd+", momentum=0.5, commit="all", **control).xs
     assert min(gap(x) for x in xs) > 1e-2

@@ -38,7 +38,7 @@ def test_fedbcgd_with_one_block_and_no_momentum_is_fedavg_bit_for_bit(lab: Any, 
 
 @pytest.mark.parametrize("stack", [0, 16])
 def test_fedbcgd_plus_with_one_client_and_the_full_batch_is_gradient_descent(lab: Any, stack: int) -> None:
-    """Against six lines of plain torch: one client, one block, no momentum, T = 4 steps per round."""
+    """Compare with six lines of plain torch: one client, one block, no momentum, T = 4 steps per round."""
     rounds, steps, lr, decay, weight_decay = 3, 4, 0.2, 0.9, 0.01
     rng = np.random.default_rng(0)
     inputs, targets = rng.standard_normal((30, 6)), rng.integers(0, 3, 30)
@@ -80,8 +80,8 @@ def test_c_is_the_mean_of_the_clients_after_50_rounds_of_partial_participation(
     np.testing.assert_allclose(c, ci.mean(axis=0), rtol=0, atol=2e-6 * np.abs(ci).max())
 
 
-def test_committing_what_was_not_uploaded_loses_the_mean(lab: Any) -> None:
-    """The paper's rule, commit = "all", breaks the invariant above. It is not the default for that reason."""
+def test_committing_coordinates_that_were_not_uploaded_breaks_the_mean(lab: Any) -> None:
+    """The paper's rule, commit = "all", breaks the invariant above, so it is not the default."""
     played = lab.play({"rounds": 20, **algorithm("fedbcgd+", lr=0.05, commit="all")})
     gap = np.abs(played.server.c.numpy() - played.kept("algorithm.c").mean(axis=0))
     assert gap.max() > 1e-2
@@ -101,7 +101,7 @@ def test_derived_and_sent_control_variates_give_the_same_trajectory_for_half_the
 
 
 @pytest.mark.parametrize("stack", [0, 16])
-def test_kept_and_recomputed_anchors_give_the_same_bits(lab: Any, stack: int) -> None:
+def test_cached_and_recomputed_anchors_give_the_same_bits(lab: Any, stack: int) -> None:
     kept, recomputed = (
         lab.play({"rounds": 4, "local": {"stack": stack, "anchor_memory_mb": memory}, **algorithm("fedbcgd+")})
         for memory in (512.0, 0.0)
@@ -110,7 +110,7 @@ def test_kept_and_recomputed_anchors_give_the_same_bits(lab: Any, stack: int) ->
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedbcgd", "fedbcgd+"])
-def test_stacked_clients_train_the_same_as_one_by_one(lab: Any, name: str) -> None:
+def test_training_in_stacks_and_one_by_one_is_identical(lab: Any, name: str) -> None:
     runs = [lab.play({"rounds": 4, "local": {"stack": stack}, **algorithm(name)}).x for stack in (0, 1, 3, 16)]
     assert all(torch.equal(runs[1], other) for other in runs[2:]), "the stack size must not change the bits"
     torch.testing.assert_close(runs[0], runs[1], rtol=1e-4, atol=1e-5)
@@ -160,7 +160,7 @@ def test_freezing_trains_only_the_uploaded_coordinates(lab: Any, name: str, stac
     ],
 )
 @pytest.mark.parametrize("shared", ["last", "none"])
-def test_an_upload_holds_exactly_the_declared_slices(
+def test_an_upload_contains_exactly_the_declared_slices(
     lab: Any, name: str, settings: dict[str, Any], factor: int, shared: str
 ) -> None:
     for block in (0, 1):

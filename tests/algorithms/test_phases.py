@@ -78,7 +78,7 @@ def test_phased_methods_without_phases_are_fedavg_with_averaged_models(lab: Any)
     torch.testing.assert_close(mm.server.predictors[0], torch.stack(fedavg.xs).mean(0), rtol=0, atol=1e-6)
 
 
-def test_a_chain_changes_only_in_its_phase_and_the_better_model_feeds_the_predictor(lab: Any) -> None:
+def test_a_chain_changes_only_in_its_phase_and_the_predictor_averages_the_better_model(lab: Any) -> None:
     states = []
     from raybcgd.algorithms.mc_psgd import MCPSGD
 

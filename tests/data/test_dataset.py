@@ -1,4 +1,4 @@
-"""`Dataset`, the embedded digits, and the checks of input data."""
+"""`Dataset`, the built-in digits, and the checks of input data."""
 
 import pickle
 from typing import Any
@@ -54,7 +54,7 @@ def test_custom_tensors_and_arrays(kind: Any) -> None:
     assert (made.scale, made.mean, made.std) == (1.0, (0.0,), (1.0,))
 
 
-def test_half_precision_and_foreign_byte_order_are_converted() -> None:
+def test_half_precision_and_non_native_byte_order_are_converted() -> None:
     half = {name: torch.as_tensor(value) for name, value in arrays().items()}
     for name in ("train_inputs", "test_inputs"):
         half[name] = half[name].bfloat16().requires_grad_()
@@ -101,7 +101,7 @@ def test_a_constant_channel_does_not_divide_by_zero() -> None:
         ({"mean": (0.0, 1.0)}, "need 1 or 1 values"),
     ],
 )
-def test_bad_data_is_refused_in_one_line(changes: dict[str, Any], message: str) -> None:
+def test_invalid_data_is_refused_with_one_line(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         Dataset.from_tensors(**arrays(**changes))
     assert "\n" not in str(caught.value)

@@ -47,7 +47,7 @@ def test_without_a_test_folder_every_fifth_image_is_held_out(tmp_path: Path, pix
     assert np.array_equal(data.test.inputs[:2], pixels(10, 0)[[4, 9]].transpose(0, 3, 1, 2))
 
 
-def test_packing_keeps_everything(image_folder: Path, tmp_path: Path) -> None:
+def test_packing_preserves_the_data(image_folder: Path, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     packed = pack(image_folder, tmp_path / "out", 4, lambda done, total: seen.append((done, total)))
     assert (packed.train, packed.test, packed.classes) == (10, 4, 2)
@@ -112,8 +112,8 @@ def test_broken_tiny_imagenet_is_named(tmp_path: Path, pixels: Any, encode: Any)
     root = tiny_imagenet(tmp_path, pixels, encode)
     annotations = root / "val/val_annotations.txt"
     for text, message in (
-        ("val_0.JPEG\tn99\t0\n", "line 1 of .* names no class"),
-        ("val_0.JPEG\n", "line 1 of .* names no class"),
+        ("val_0.JPEG\tn99\t0\n", "line 1 of .* names a class not in train/"),
+        ("val_0.JPEG\n", "line 1 of .* names a class not in train/"),
         ("", "is empty"),
         ("gone.JPEG\tn01\n", r"cannot read .*gone\.JPEG"),
     ):
@@ -133,7 +133,7 @@ def test_broken_folders_are_named(image_folder: Path, tmp_path: Path, pixels: An
             read("image_folder", root)
 
     (image_folder / "val/emu").mkdir()
-    refuse("emu is missing in train/")
+    refuse("emu is not in train/")
     (image_folder / "val/emu").rmdir()
     (image_folder / "train/cat/0.png").write_bytes(encode(pixels(1, side=9)[0]))
     refuse("set data.image_size")
@@ -143,5 +143,5 @@ def test_broken_folders_are_named(image_folder: Path, tmp_path: Path, pixels: An
     (tmp_path / "empty").mkdir()
     refuse("no class folders", tmp_path / "empty")
     (tmp_path / "hollow/cat").mkdir(parents=True)
-    refuse("hold no images", tmp_path / "hollow")
-    refuse("no class of .* 5 images", one_level(tmp_path / "few", pixels, encode, count=2))
+    refuse("contain no images", tmp_path / "hollow")
+    refuse("no class in .* 5 images", one_level(tmp_path / "few", pixels, encode, count=2))

@@ -40,7 +40,7 @@ def test_images_and_labels_are_read_in_order(parquet_folder: Path, pixels: Any) 
 
 
 @pytest.mark.parametrize(("test_name", "sub"), [("validation", ""), ("valid", "data"), ("val", "")])
-def test_other_names_of_the_test_split_and_the_data_folder_of_the_hub(
+def test_other_names_of_the_test_split_and_the_hubs_data_folder(
     parquet_folder: Path, test_name: str, sub: str, tmp_path: Path
 ) -> None:
     root = tmp_path / "hub"
@@ -89,7 +89,7 @@ def test_ambiguous_or_missing_columns_name_the_setting(
     for split in ("train", "test"):
         write_parquet(tmp_path / "two" / f"{split}-0.parquet", images, [0, 1], label="a", b=[0, 1])
         write_parquet(tmp_path / "none" / f"{split}-0.parquet", images, ["cat", "dog"])
-    refuse(tmp_path / "two", r"data\.label_column is None; set it to one of \['a', 'b'\], .* integers")
+    refuse(tmp_path / "two", r"data\.label_column is not set; set it to one of \['a', 'b'\], .* integers")
     refuse(tmp_path / "none", r"data\.label_column: no column has integers")
 
 
@@ -130,7 +130,7 @@ def test_sixteen_bit_images_are_refused(tmp_path: Path, write_parquet: Any) -> N
 
 
 @pytest.mark.parametrize("place", [1, 70])
-def test_an_image_of_another_size_is_named_or_scaled(
+def test_an_image_of_another_size_is_named_or_resized(
     place: int, tmp_path: Path, pixels: Any, encode: Any, write_parquet: Any
 ) -> None:
     images = [encode(p) for p in pixels(80)]
@@ -189,7 +189,7 @@ def test_bad_rows_are_named(
 
 @pytest.mark.parametrize("claimed", [1, 2, 4, 9, 10**15])
 def test_a_wrong_number_of_images_is_refused(claimed: int, pixels: Any, encode: Any) -> None:
-    """Neither crash nor return uninitialised rows."""
+    """The reader must neither crash nor return uninitialised rows."""
     with pytest.raises(ConfigError, match=r"data\.root: .*(fetch them again|do not fit in memory)"):
         stack([Encoded(encode(p), "x.png") for p in pixels(3)], claimed)
     with pytest.raises(ConfigError, match=r"data\.root: there are no images"):

@@ -27,7 +27,7 @@ KINDS = tuple(PARTITIONS)
 
 
 def make(kind: str, **settings: Any) -> Partitioner:
-    """Make a partition with those settings that its kind has."""
+    """Make a partition with only the settings that its kind has."""
     return PARTITIONS.section(PARTITIONS.keep_valid(settings, kind), kind)  # type: ignore[no-any-return]
 
 
@@ -170,6 +170,6 @@ def test_from_owners_leaves_out_samples_without_an_owner() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"rho": 0}, {"rho": -1}, {"clients": 0}, {"kind": "random"}, {"rhoo": 1}])
-def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         DataConfig.model_validate({"partition": wrong})

@@ -68,7 +68,7 @@ def test_a_truncated_file_is_named(tmp_path: Path) -> None:
     write_mnist(raw, np.arange(30) % 10)
     images = raw / "t10k-images-idx3-ubyte"
     images.write_bytes(images.read_bytes()[:1000])
-    with pytest.raises(ConfigError, match=r'data\.source = "fashion_mnist": cannot read its test files'):
+    with pytest.raises(ConfigError, match=r'data\.source = "fashion_mnist": cannot read the test files'):
         read("fashion_mnist", tmp_path)
 
 

@@ -24,7 +24,7 @@ def batch(n: int = 16, channels: int = 3, height: int = 10, width: int = 12) -> 
 
 
 def torchvision_augment(images: torch.Tensor, draws: Draws, padding: int = 4) -> torch.Tensor:
-    """Apply given draws as RandomCrop(size, padding) and RandomHorizontalFlip do, image by image."""
+    """Apply the draws as RandomCrop(size, padding) and RandomHorizontalFlip would, image by image."""
     functional = import_torchvision("transforms.v2.functional")
     height, width = images.shape[-2:]
     out = []
