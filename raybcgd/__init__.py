@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from raybcgd.lazy import lazy
 
-# Otherwise MKL's sums depend on memory alignment, and a client's bits on its place in a stack of clients.
+# Otherwise, MKL's sums depend on memory alignment, and a client's result on its position in a stack of clients.
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 _INTERFACE = (
@@ -26,7 +26,7 @@ _INTERFACE = (
     "Whole",
     "Work",
 )
-"""The interface of an algorithm."""
+"""The names that an algorithm's code needs."""
 
 if TYPE_CHECKING:
     from raybcgd.algorithms.api import Algorithm as Algorithm
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from raybcgd.experiment import run as run
     from raybcgd.record.rounds import RoundRecord as RoundRecord
     from raybcgd.wire.codecs import Codec as Codec
-else:  # imported when used, so that the command line answers Ctrl-C before torch is loaded
+else:  # imported on first use, so that the command line handles Ctrl-C before torch is loaded
     __getattr__, __dir__ = lazy(
         __name__,
         {

@@ -1,4 +1,4 @@
-"""The two ways a run stops that a user can fix. Any other exception is a defect and shows its traceback."""
+"""The two errors that a user can fix. Any other exception is a bug and shows its traceback."""
 
 
 class ConfigError(ValueError):
@@ -15,5 +15,5 @@ def first_line(error: BaseException) -> str:
 
 
 def last_line(error: BaseException) -> str:
-    """Return the last line of an error's message, which is where Ray puts the cause."""
+    """Return the last line of an error's message, where Ray puts the cause."""
     return (str(error).strip() or type(error).__name__).splitlines()[-1].strip()

@@ -1,4 +1,4 @@
-"""What travels between the coordinator and the client hosts."""
+"""Messages between the coordinator and the client hosts."""
 
 from typing import NamedTuple
 
@@ -21,24 +21,24 @@ class ClientTask(NamedTuple):
 
     client: int
     block: int | None
-    """The block to upload beside the shared one; None for methods that upload everything."""
+    """The block to upload in addition to the shared block. None: the method uploads everything."""
     state: StateRef = FRESH
 
 
 class RoundOrders(NamedTuple):
-    """What all tasks of a round share."""
+    """The settings that all tasks of a round share."""
 
     round_index: int
     lr: float
     """eta of this round."""
     data_phase: int = 0
-    """The phase of block-cyclic data; 0 without phases."""
+    """The phase of block-cyclic data. 0 without phases."""
     edges: tuple[int, ...] | None = None
-    """The edges of the blocks; None: those of the config."""
+    """The edges of the blocks. None: those of the config."""
 
 
 class HostLoad(NamedTuple):
-    """Memory that a host holds after a call."""
+    """Memory that a host uses after a call."""
 
     state_memory_bytes: int = 0
     """Client states in host memory."""
@@ -59,7 +59,7 @@ class Outcome(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A run of test samples for one model to predict."""
+    """A range of test samples to evaluate one model on."""
 
     model: int
     start: int
@@ -67,7 +67,7 @@ class Piece(NamedTuple):
 
 
 class Score(NamedTuple):
-    """The evaluation of a piece."""
+    """The result of evaluating a piece."""
 
     correct: int
     loss: float

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def seed_of(seed: int, *names: str | int) -> int:
-    """Return a 63-bit seed that depends on every name, for generators other than numpy's."""
+    """Return a 63-bit seed that depends on every name, for generators other than NumPy's."""
     text = "\x1f".join([str(seed), *(str(name) for name in names)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 

@@ -1,6 +1,6 @@
 """Extension points: settings that take a built-in name, "package.module:Name", or a Python object.
 
-A built-in name stands for such a reference and is imported on first use, so `import raybcgd.config` stays light.
+A built-in name is short for such a reference. It is imported on first use, so `import raybcgd.config` stays light.
 """
 
 import difflib
@@ -32,7 +32,7 @@ class Registry:
         return iter(self._builtin)
 
     def homes(self) -> dict[str, list[str]]:
-        """Return the built-in objects' names by their module, for `lazy`."""
+        """Return the names of the built-in objects by module, for `lazy`."""
         homes: dict[str, list[str]] = {}
         for reference in self._builtin.values():
             module, _, name = reference.partition(":")
@@ -40,7 +40,7 @@ class Registry:
         return homes
 
     def resolve(self, choice: Any) -> Any:
-        """Return the object that a config names. An object stands for itself."""
+        """Return the object that a config names. A Python object is returned as it is."""
         if not isinstance(choice, str):
             return self._checked(choice, repr(choice))
         if choice in self._builtin:
@@ -51,7 +51,7 @@ class Registry:
             raise ConfigError(f'{self.setting} = "{choice}" is unknown; {did_you_mean(choice, self) or known}')
         try:
             found = _imported(choice)
-        # A user's module may raise anything while it is imported.
+        # Importing a user's module may raise anything.
         except Exception as error:
             raise ConfigError(
                 f'{self.setting} = "{choice}" cannot be imported ({type(error).__name__}: {first_line(error)}); '
@@ -66,21 +66,21 @@ class Registry:
             return found
         base = _imported(self._base)
         if not (isinstance(found, type) and issubclass(found, base)):
-            raise ConfigError(f"{self.setting} = {choice} is not a subclass of {base.__name__}; name one that is")
+            raise ConfigError(f"{self.setting} = {choice} is not a subclass of {base.__name__}; use one that is")
         return found
 
     def name_of(self, found: Any) -> str:
-        """Return the name that a config file has for a choice."""
+        """Return the name of a choice in a config file."""
         if isinstance(found, str):
             return found
-        if not hasattr(found, "__qualname__"):  # an instance: it has no name, but the brackets say what it was
+        if not hasattr(found, "__qualname__"):  # an instance has no name; the brackets show its class
             return f"{type(found).__module__}:{type(found).__qualname__}()"
         reference = f"{found.__module__}:{found.__qualname__}"
         return next((name for name, target in self._builtin.items() if target == reference), reference)
 
     @contextmanager
     def running(self, choice: Any) -> Iterator[None]:
-        """Turn any exception of custom code into one line that names the setting. Built-in code is not guarded."""
+        """Convert exceptions of custom code to a ConfigError that names the setting. Built-in code is not guarded."""
         try:
             yield
         except (ConfigError, RunError):
@@ -93,7 +93,7 @@ class Registry:
             raise ConfigError(f'{self.setting} = "{name}" failed ({cause}); fix it, or its settings') from error
 
     def section(self, table: Any, default: str) -> Any:
-        """Validate a table with the class that it names. An instance of such a class stands for itself."""
+        """Validate a table with the class that it names. An instance of such a class is returned as it is."""
         if not isinstance(table, Mapping):
             base = _imported(str(self._base))
             if not isinstance(table, base):
@@ -114,13 +114,13 @@ class Registry:
         return {self.key: self.name_of(type(section)), **section.model_dump(exclude_none=True)}
 
     def keep_valid(self, table: Mapping[str, Any], choice: Any) -> dict[str, Any]:
-        """Return the settings of a table that another choice has too."""
+        """Return those settings of a table that another choice also has."""
         known = self.resolve(choice).model_fields
         return {name: value for name, value in table.items() if name in known}
 
 
 class InvalidSection(ValueError):
-    """A table that its class refuses."""
+    """A table with settings that its class rejects."""
 
     def __init__(self, section: type[Section], name: str, error: ValidationError) -> None:
         super().__init__(str(error))

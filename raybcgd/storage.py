@@ -12,7 +12,7 @@ from pyarrow import fs
 from raybcgd.errors import ConfigError, first_line
 
 JOB_RUNS = "raybcgd-runs"
-"""Folder for the runs of Ray jobs, in the home folder of the node where a job runs."""
+"""Folder for the runs of Ray jobs, in the home directory of the node where a job runs."""
 
 
 def open_address(address: str) -> tuple[fs.FileSystem, str]:
@@ -22,7 +22,7 @@ def open_address(address: str) -> tuple[fs.FileSystem, str]:
     try:
         filesystem, path = fs.FileSystem.from_uri(address)
     except (OSError, pa.ArrowException) as error:
-        raise ConfigError(f'checkpoint.address = "{address}" cannot be used: {first_line(error)}; correct it') from None
+        raise ConfigError(f'checkpoint.address = "{address}" is invalid ({first_line(error)}); correct it') from None
     return filesystem, str(path)
 
 
@@ -36,7 +36,7 @@ def write_file(filesystem: fs.FileSystem, path: str, data: bytes) -> None:
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
-    """Write a local file atomically: readers see the old content or the new one."""
+    """Write a local file atomically: readers see either the old or the new content."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     temporary.write_bytes(data.encode() if isinstance(data, str) else data)
     temporary.replace(path)
@@ -61,9 +61,9 @@ class RunFolder:
 
 
 def new_folder(name: str) -> Path:
-    """Return a new path under `runs/`, named by time and content.
+    """Return a path for a new run under `runs/`, named after the time and `name`.
 
-    In a Ray job it is under `~/raybcgd-runs/`, because Ray deletes a job's working directory.
+    In a Ray job, it is under `~/raybcgd-runs/`, because Ray deletes a job's working directory.
     """
     label = f"{time.strftime('%Y%m%d-%H%M%S')}-{slug(name)}"
     if in_job():
@@ -76,7 +76,7 @@ def new_folder(name: str) -> Path:
 
 
 def make_folder(folder: Path) -> Path:
-    """Create an empty folder for results."""
+    """Create a folder for results, or raise an error if it is not empty."""
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty; choose another --out")
     try:
@@ -87,7 +87,7 @@ def make_folder(folder: Path) -> Path:
 
 
 def slug(label: str) -> str:
-    """Return a label as a file name."""
+    """Convert a label to a file name."""
     return re.sub(r"[^a-z0-9_.]+", "-", label.lower().replace("+", "_plus")).strip("-.") or "run"
 
 

@@ -1,8 +1,8 @@
 """Import torchvision even if its build does not match torch's.
 
-With a mismatch, such as torchvision for CUDA and torch for CPU, torchvision's compiled operators do not load. Importing
-it then fails, because it registers fake kernels for two of them. Declaring their schemas fixes the import; data sets,
-models and transforms do not call them.
+If the builds differ, such as torchvision for CUDA and torch for CPU, torchvision's compiled operators do not load. The
+import then fails, because it registers fake kernels for two of them. Declaring their schemas fixes the import. Data
+sets, models and transforms do not call these operators.
 """
 
 import importlib
@@ -26,8 +26,8 @@ def import_torchvision(submodule: str = "") -> ModuleType:
             raise
     # Only after a failed import: a matching build defines these operators itself.
     _declare_missing()
-    for half_imported in [m for m in sys.modules if m.split(".")[0] == "torchvision"]:
-        del sys.modules[half_imported]
+    for partial_import in [m for m in sys.modules if m.split(".")[0] == "torchvision"]:
+        del sys.modules[partial_import]
     return importlib.import_module(name)
 
 

@@ -233,13 +233,13 @@ def test_an_unfinished_run_without_checkpoints_starts_again_with_a_warning(
     (out / "summary.json").unlink()
     shutil.rmtree(out / "checkpoints")
     assert raybcgd("resume", out).exit_code == 0
-    assert "the run starts again with round 0" in caplog.text
+    assert "the run starts again at round 0" in caplog.text
     assert json.loads((out / "summary.json").read_text())["sha256"] == expected
 
 
 def test_resume_refuses_fewer_rounds_than_are_done(config: Path, out: Path) -> None:
     assert raybcgd("train", config, "--out", out).exit_code == 0
-    assert_refused(raybcgd("resume", out, "--set", "rounds=3"), "rounds = 3, but 4 rounds are done", "raise it")
+    assert_refused(raybcgd("resume", out, "--set", "rounds=3"), "rounds = 3, but 4 rounds are done", "raise rounds")
     assert "rounds = 4" in (out / "config.toml").read_text()
 
 

@@ -20,7 +20,7 @@ from raybcgd.record.summary import own_version
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in (train, resume, compare, sweep, report, submit, blocks, methods, settings):
     app.command()(command)
-app.command("plan", hidden=True)(blocks)  # its former name
+app.command("plan", hidden=True)(blocks)  # the former name of `blocks`
 app.add_typer(data, name="data")
 
 
@@ -41,7 +41,7 @@ def _root(
 
 def main() -> None:
     """Run a command."""
-    # As with `python -m`, a config may name modules in the current folder. Ray's workers search it by default.
+    # A config may name modules in the current folder, as with `python -m`. Ray's workers already search it.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     # Arrays from Ray's object store are read-only, and we never write to tensors that share their memory.

@@ -1,4 +1,4 @@
-"""`raybcgd blocks`: the division of a model into blocks, and the size of an upload."""
+"""`raybcgd blocks`: how a model is divided into blocks, and the size of an upload."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,20 +20,20 @@ from raybcgd.model.zoo import build
 
 @exits_cleanly
 def blocks(
-    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="The experiment, a TOML file.")] = None,
+    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="Experiment config (TOML).")] = None,
     model: Annotated[str | None, typer.Option(help="A model such as vgg19, instead of a config.")] = None,
     division: Annotated[
         str | None,
-        typer.Option(help="layers, balanced, equal, or the division of a paper. Default: the model's, if it has one."),
+        typer.Option(help="layers, balanced, equal, or a paper's division. Default: as in the config or the paper."),
     ] = None,
     count: Annotated[int | None, typer.Option(help="Number of blocks.")] = None,
     classes: Annotated[int, typer.Option(min=2, help="With --model: number of classes.")] = 10,
     shape: Annotated[str, typer.Option(help="With --model: channels x height x width of a sample.")] = "3x32x32",
     settings: Set = None,
 ) -> None:
-    """Show how a model is divided into blocks: layers, parameters, bytes and share of d."""
+    """Show how a model is divided into blocks: layers, parameters, bytes and share of the model."""
     if (config is None) == (model is None):
-        raise ConfigError("raybcgd blocks needs either a config or --model")
+        raise ConfigError("raybcgd blocks takes either a config or --model; pass exactly one of them")
     changes = [f"blocks.division={division}"] if division else []
     changes += [f"blocks.count={count}"] if count is not None else []
     if config is not None:
@@ -44,10 +44,10 @@ def blocks(
     if not changes and model in DIVISIONS:
         changes = [f"blocks.division={model}"]
     experiment = make_config(override({"model": {"name": model}}, [*changes, *(settings or ())]))
-    _print_blocks(experiment, _parsed(shape), classes)
+    _print_blocks(experiment, _parse_shape(shape), classes)
 
 
-def _parsed(shape: str) -> tuple[int, ...]:
+def _parse_shape(shape: str) -> tuple[int, ...]:
     try:
         numbers = tuple(int(part) for part in shape.lower().split("x"))
     except ValueError:
@@ -71,7 +71,7 @@ def _print_blocks(config: Config, shape: tuple[int, ...], classes: int) -> None:
         table.add_column(heading, justify="right")
     for row in rows:
         numbers = (f"{row.parameters:,}", f"{row.bytes:,}", f"{row.share:.1%}", f"{row.weights:,}")
-        table.add_row(row.block, _layers(row), *numbers)
+        table.add_row(row.block, _layer_names(row), *numbers)
     out.print(table)
     frozen = f" ({saving.frozen:,} more parameters are frozen)" if saving.frozen else ""
     print_line(
@@ -80,6 +80,6 @@ def _print_blocks(config: Config, shape: tuple[int, ...], classes: int) -> None:
     )
 
 
-def _layers(row: Row) -> str:
+def _layer_names(row: Row) -> str:
     names = row.layers
     return ", ".join(names) if len(names) <= 4 else f"{names[0]} … {names[-1]} ({len(names)} layers)"

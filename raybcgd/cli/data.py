@@ -24,10 +24,10 @@ def inspect(
     config: ConfigFile,
     settings: Set = None,
     image: Annotated[
-        Path | None, typer.Option("--image", "--picture", help="Also draw the labels per client to this PNG file.")
+        Path | None, typer.Option("--image", "--picture", help="Also plot the labels per client to this PNG file.")
     ] = None,
 ) -> None:
-    """Describe the data of a config and its split among the clients."""
+    """Describe a config's data set and its split among the clients."""
     experiment = load_config(config, settings or ())
     _, loaded = prepare(experiment)
     dataset, targets = loaded.dataset, loaded.dataset.train.targets
@@ -49,11 +49,11 @@ def inspect(
 @data.command()
 @exits_cleanly
 def pack(
-    folder: Annotated[Path, typer.Argument(help="Images as train/CLASS/*.png and test/CLASS/*.png.")],
+    folder: Annotated[Path, typer.Argument(help="Folder with train/CLASS/*.png and test/CLASS/*.png.")],
     out_folder: Annotated[Path, typer.Argument(metavar="OUT", help="Folder for the Parquet files.")],
-    shard_size: Annotated[int, typer.Option(help="Maximum images per file.")] = 50_000,
+    shard_size: Annotated[int, typer.Option(help="Maximum number of images per file.")] = 50_000,
 ) -> None:
-    """Pack a folder of images into Parquet files, which load faster."""
+    """Pack a folder of images into Parquet files, which load faster than single images."""
     with Progress(console=out, disable=not out.is_terminal) as bar:
         task = bar.add_task("packing", total=None)
         packed = pack_folder(

@@ -1,4 +1,4 @@
-"""`raybcgd settings`: every setting of a config, from the classes that read it."""
+"""`raybcgd settings`: every setting of a config, as declared in the settings classes."""
 
 import functools
 import json
@@ -28,11 +28,9 @@ _CALLABLES = {registry.setting: registry for registry in (SOURCES, MODELS, LOSSE
 
 @exits_cleanly
 def settings(
-    table: Annotated[
-        str | None, typer.Argument(help="Only this table, such as cohort, data.partition or algorithm.")
-    ] = None,
+    table: Annotated[str | None, typer.Argument(help="Show only this table, such as cohort or data.partition.")] = None,
 ) -> None:
-    """List every setting of a config with its default and its meaning."""
+    """List every setting of a config with its default and meaning."""
     shown = {name: kind for name, kind in tables() if table is None or name.split(" ")[0] == table}
     if not shown:
         known = dict.fromkeys(name.split(" ")[0] for name, _ in tables())
@@ -51,7 +49,7 @@ def settings(
 
 
 def tables(root: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, type[Section]]]:
-    """Yield every table and its class. The choices of a table follow it: `wire codec = "topk"`."""
+    """Yield the name and class of every table. Its choices, such as `wire codec = "topk"`, follow as tables."""
     yield prefix.rstrip("."), root
     for name in root.model_fields:
         inner = section_of(root, name)
@@ -63,7 +61,7 @@ def tables(root: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str
 
 
 def own_settings(kind: type[Section]) -> list[str]:
-    """Return the settings of a table that are not tables. Of a choice: those that not all choices have alike."""
+    """Return a table's settings without nested tables. For a choice, leave out what it inherits unchanged."""
     shared = next((base.model_fields for base in _CHOICES if kind is not base and issubclass(kind, base)), {})
     own = (k for k, field in kind.model_fields.items() if k not in shared or field.default != shared[k].default)
     return [name for name in own if section_of(kind, name) is None]
@@ -76,7 +74,7 @@ def _about(kind: type[Section]) -> str:
 
 def _rows(table: str, kind: type[Section]) -> Iterator[tuple[str, str, str]]:
     if kind is Config:
-        yield "extends", "", "Another config file, relative to this one, whose settings this one overrides."
+        yield "extends", "", "Path of a config to build on, relative to this file. This file overrides its settings."
     if kind in _CHOICES:
         registry = _CHOICES[kind]
         section = functools.reduce(getattr, table.split("."), Config())

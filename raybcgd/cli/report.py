@@ -15,13 +15,13 @@ def report(
     out_file: Annotated[
         Path | None, typer.Option("--out", help="The HTML file. Default: report.html in the first folder.")
     ] = None,
-    target: Annotated[float | None, typer.Option(help="Target accuracy. Default: that of the comparison.")] = None,
+    target: Annotated[float | None, typer.Option(help="Target accuracy. Default: that of the first run.")] = None,
     png: Annotated[bool, typer.Option("--png", help="Also write every figure as a PNG file next to the page.")] = False,
     tensorboard: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Also write TensorBoard event files to this folder.")
     ] = None,
 ) -> None:
-    """Write an HTML page about runs: results, curves, times, drift and upload per block, partition, failures."""
+    """Write an HTML page about runs: results, curves, times, drift and upload per block, partition and failures."""
     from raybcgd.report.page import write_report  # importing matplotlib takes a second
     from raybcgd.report.runs import read_runs
     from raybcgd.report.tensorboard import write_events
@@ -32,6 +32,6 @@ def report(
     goal = runs[0].config.metrics.target if target is None else target  # a comparison sets it in all its runs
     if tensorboard is not None:
         write_events(runs, tensorboard)
-        print_line(f"events: tensorboard --logdir {tensorboard}")
+        print_line(f"events: {tensorboard}; show them with `tensorboard --logdir {tensorboard}`")
     for path in write_report(runs, goal, out_file or folders[0] / "report.html", png):
         print_line(f"written: {path}")

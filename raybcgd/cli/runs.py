@@ -38,13 +38,13 @@ def resume(
     settings: Set = None,
     log: Log = "auto",
 ) -> None:
-    """Resume a run from its last checkpoint. `--set` may change the number of rounds or the hosts."""
+    """Resume a run from its last checkpoint. `--set` can change settings that do not affect the weights."""
     run_folder = RunFolder(folder)
     _run(load_run_config(run_folder, settings or ()), run_folder, True, log)
 
 
 def _run(config: Config, folder: RunFolder, resume: bool, log: Literal["auto", "json"]) -> None:
-    if in_job():  # its log is read on another machine
+    if in_job():  # the user reads the log on another machine
         print_line(f"files: {socket.gethostname()}:{folder.path.absolute()}")
     try:
         with display(log).run(title(type(config.algorithm)), config.rounds) as watcher:
@@ -64,7 +64,7 @@ def compare(
     config: ConfigFile,
     algorithms: Annotated[
         str | None,
-        typer.Option(help="Methods or labels of variants, separated by commas. Default: all variants of the config."),
+        typer.Option(help="Comma-separated methods or variant labels. Default: all variants in the config."),
     ] = None,
     settings: Set = None,
     out_folder: Out = None,
@@ -83,20 +83,20 @@ def sweep(
     config: ConfigFile,
     grid: Annotated[
         list[str],
-        typer.Option(metavar="KEY=VALUE,…", help="Values of a setting, such as algorithm.lr=0.01,0.03. Repeatable."),
+        typer.Option(metavar="KEY=VALUE,…", help="Values to try, such as algorithm.lr=0.01,0.03. Repeatable."),
     ],
     variant: Annotated[
         str | None,
-        typer.Option(help="The variant of the comparison to sweep, by label or method. Default: the config itself."),
+        typer.Option(help="Label or method of the compare.variants entry to sweep. Default: the config itself."),
     ] = None,
     metric: Annotated[
         Literal["last_tenth_accuracy", "best_accuracy", "final_accuracy", "upload_d_to_target"],
-        typer.Option(help="How to rank the runs: by the highest accuracy, or by the smallest upload to the target."),
+        typer.Option(help="How to rank the runs: by highest accuracy, or by smallest upload to the target accuracy."),
     ] = "last_tenth_accuracy",
     settings: Set = None,
     out_folder: Out = None,
 ) -> None:
-    """Run every combination of some settings, in parallel if there is room, and write the best config."""
+    """Run every combination of the values in the grid, in parallel if the cluster has room. Write the best config."""
     from raybcgd.sweep import parse_grid, sweep_table  # importing Ray Tune takes seconds
     from raybcgd.sweep import sweep as run_sweep
 

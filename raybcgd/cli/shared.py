@@ -17,7 +17,7 @@ P = ParamSpec("P")
 out = Console()
 err = Console(stderr=True)
 
-ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="The experiment, a TOML file.")]
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="Experiment config (TOML).")]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, such as algorithm.lr=0.05. Repeatable."),
@@ -29,7 +29,7 @@ Resume = Annotated[
 ]
 Log = Annotated[
     Literal["auto", "json"],
-    typer.Option("--log", help="json: write rounds and warnings as JSON lines to standard error, without progress."),
+    typer.Option("--log", help="json: log rounds and warnings as JSON lines to standard error; show no progress."),
 ]
 
 INTERRUPTED = 130
@@ -41,7 +41,7 @@ class Interrupted(Exception):
 
 
 def exits_cleanly(command: Callable[P, None]) -> Callable[P, None]:
-    """Print errors that the user can fix as one line. Exit with 2 for a wrong config and with 1 for a failed run."""
+    """Print expected errors as one line. Exit with 2 for an invalid config, 1 for a failed run, 130 after Ctrl-C."""
 
     @functools.wraps(command)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -60,7 +60,7 @@ def exits_cleanly(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def display(log: Literal["auto", "json"]) -> Display:
-    """Return the display for runs: a bar on a terminal and lines elsewhere, or nothing with JSON logs."""
+    """Return the progress display: a bar on a terminal, lines elsewhere, nothing with JSON logs."""
     if log == "auto":
         return Display(out)
     log_as_json()
@@ -68,7 +68,7 @@ def display(log: Literal["auto", "json"]) -> Display:
 
 
 def print_line(text: str, end: str = "\n") -> None:
-    """Print text as it is, without colours or line breaks."""
+    """Print text verbatim: without markup, colours or wrapping."""
     out.print(text, end=end, markup=False, highlight=False, soft_wrap=True)
 
 

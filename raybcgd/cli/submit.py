@@ -13,17 +13,17 @@ def submit(
     config: ConfigFile,
     address: Annotated[
         str | None,
-        typer.Option(help="The cluster's dashboard, such as http://127.0.0.1:8265. Default: RAY_ADDRESS."),
+        typer.Option(help="Address of the cluster's dashboard, such as http://127.0.0.1:8265. Default: RAY_ADDRESS."),
     ] = None,
     settings: Set = None,
     out_folder: Annotated[
         str | None,
-        typer.Option("--out", help="Folder for the results on the cluster. Default: a new one in ~/raybcgd-runs."),
+        typer.Option("--out", help="Folder for the results on the cluster. Default: a new folder in ~/raybcgd-runs."),
     ] = None,
     resume: Resume = "never",
     working_dir: Annotated[
         Path | None,
-        typer.Option(help="Folder to send with the job, such as one with your own modules. Must contain the config."),
+        typer.Option(help="Folder to send with the job, for example with custom modules. Must contain the config."),
     ] = None,
     wait: Annotated[bool, typer.Option(help="Follow the job's log and exit with the job's exit code.")] = True,
 ) -> None:
@@ -40,7 +40,7 @@ def submit(
         working_dir=working_dir,
     )
     logs = f"ray job logs {job.id} --address {job.address} --follow"
-    print_line(f"job: {job.id}\nfiles: {job.folder} on the node of the job's driver (by default the head)")
+    print_line(f"job: {job.id}\nfiles: {job.folder} on the node that runs the job's driver (default: the head)")
     if not wait:
         print_line(f"log: {logs}")
         return
@@ -48,6 +48,6 @@ def submit(
         code = follow(job, lambda text: print_line(text, end=""))
     except KeyboardInterrupt:
         stop = f"ray job stop {job.id} --address {job.address}"
-        raise Interrupted(f"the job keeps running; follow it with `{logs}`, stop it with `{stop}`") from None
+        raise Interrupted(f"the job keeps running; follow it with `{logs}`, or stop it with `{stop}`") from None
     if code:
         raise typer.Exit(code)

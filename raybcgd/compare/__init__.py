@@ -1,4 +1,4 @@
-"""Several methods on the same data, model and seed."""
+"""Comparisons of several methods on the same data, model and seed."""
 
 from typing import TYPE_CHECKING
 

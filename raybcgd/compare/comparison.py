@@ -35,7 +35,7 @@ class Comparison:
     standings: tuple[Standing, ...]
     target: float
     folder: Path
-    """Has a folder per run, `comparison.json`, `comparison.md` and `comparison.png`."""
+    """Contains a folder per run, `comparison.json`, `comparison.md` and `comparison.png`."""
 
 
 def compare(
@@ -47,7 +47,7 @@ def compare(
     out: str | Path | None = None,
     display: Display | None = None,
 ) -> Comparison:
-    """Run the variants of `[compare]`, or those that `algorithms` names. Write a table and a plot to `out`."""
+    """Run the variants of `[compare]`, or those that `algorithms` selects. Write a table and a plot to `out`."""
     display = display or Display()
     configs = variant_configs(config, algorithms)
     dataset = dataset or load(config.data)
@@ -75,7 +75,7 @@ def compare(
 def variant_configs(config: Config, algorithms: Iterable[str] | None = None) -> dict[str, Config]:
     """Return the config of each run by its label. `algorithms` selects variants by label or method.
 
-    A method without a variant runs with those settings of `[algorithm]` that it has.
+    A method without a variant uses the settings of `[algorithm]` that apply to it.
     """
     comparison = config.compare or CompareConfig()
     variants = comparison.variants
@@ -85,12 +85,12 @@ def variant_configs(config: Config, algorithms: Iterable[str] | None = None) -> 
     for variant in variants:
         method = variant.algorithm.get("name", type(config.algorithm))
         with _naming_variant(variant.label or ALGORITHMS.name_of(method)):
-            one = vary(config, variant)
-        label = variant.label or title(type(one.algorithm))
+            varied = vary(config, variant)
+        label = variant.label or title(type(varied.algorithm))
         if label in configs:
             raise ConfigError(f'compare.variants has "{label}" twice; give each variant its own label')
-        metrics = one.metrics.model_copy(update={"target": comparison.target})
-        configs[label] = one.model_copy(update={"metrics": metrics})
+        metrics = varied.metrics.model_copy(update={"target": comparison.target})
+        configs[label] = varied.model_copy(update={"metrics": metrics})
     if not configs:
         raise ConfigError("compare.variants is empty; add at least one, or name methods with --algorithms")
     return configs
@@ -103,7 +103,7 @@ def _selected(name: str, variants: tuple[Variant, ...]) -> tuple[Variant, ...]:
 
 @contextmanager
 def _naming_variant(label: str) -> Iterator[None]:
-    """Name the variant in any error."""
+    """Add the variant's label to config errors."""
     try:
         yield
     except ConfigError as error:
@@ -111,8 +111,8 @@ def _naming_variant(label: str) -> Iterator[None]:
 
 
 def _report(runs: dict[str, RunResult], configs: dict[str, Config], dataset: Dataset, folder: Path) -> Comparison:
-    one, first = next(iter(runs.items()))
-    target = configs[one].metrics.target
+    first_label, first = next(iter(runs.items()))
+    target = configs[first_label].metrics.target
     standings = tuple(
         standing(label, _settings(configs[label]), result.records, result.summary, target)
         for label, result in runs.items()
@@ -120,7 +120,7 @@ def _report(runs: dict[str, RunResult], configs: dict[str, Config], dataset: Dat
     write_comparison(folder, standings, target)
     write_atomic(folder / "comparison.md", comparison_markdown(standings, target))
     records = {label: result.records for label, result in runs.items()}
-    subject = conditions(configs[one], first.records[0], dataset.name)
+    subject = conditions(configs[first_label], first.records[0], dataset.name)
     accuracy_against_upload(records, target, subject, folder / "comparison.png")
     return Comparison(runs, standings, target, folder)
 

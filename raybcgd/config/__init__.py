@@ -1,4 +1,4 @@
-"""The whole experiment: its schema, its files and its error messages. Imports only light `settings.py` files."""
+"""The config of an experiment: schema, files and error messages. Imports only light `settings.py` files."""
 
 from raybcgd.config.files import load_config, load_run_config, make_config
 from raybcgd.config.schema import Config

@@ -1,4 +1,4 @@
-"""Validation errors as one line that names the setting and the fix."""
+"""Turn validation errors into one line that names the setting and the fix."""
 
 import difflib
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from raybcgd.section import Section
 
 
 def explain(error: ValidationError, root: type[Section] = Config, prefix: str = "", what: str = "a setting") -> str:
-    """Return the first of pydantic's errors as one line."""
+    """Return pydantic's first error as one line."""
     errors = error.errors(include_url=False)
     first = errors[0]
     path, section = _setting(first["loc"], root)
@@ -29,13 +29,13 @@ def explain(error: ValidationError, root: type[Section] = Config, prefix: str = 
         return f"{setting} is not {what}; {_nearest(path[-1], section, prefix)}{more}"
     if first["type"] == "missing":
         return f"{setting} is not set and has no default; set it{more}"
-    # A setting of several types fails once for each of them.
+    # A setting with a union type fails once per member of the union.
     reasons = dict.fromkeys(_reason(e["msg"]) for e in same)
     return f"{setting} = {short(same[0]['input'])}: {', or '.join(reasons)}{more}"
 
 
 def _setting(location: tuple[int | str, ...], root: type[Section]) -> tuple[list[str], type[Section]]:
-    """Return the path of a setting, without pydantic's names for the members of a union, and its table's class."""
+    """Return the path of a setting, without pydantic's names for union members, and the class of its table."""
     path: list[str] = []
     section = root
     inner: type[Section] | None = root
@@ -50,7 +50,7 @@ def _setting(location: tuple[int | str, ...], root: type[Section]) -> tuple[list
 
 
 def section_of(section: type[Section], name: str) -> type[Section] | None:
-    """Return the class of a nested table. None: `name` is a plain setting."""
+    """Return the class of a nested table, or None if `name` is a plain setting."""
     annotation = section.model_fields[name].annotation if name in section.model_fields else None
     for kind in (annotation, *get_args(annotation)):
         if isinstance(kind, type) and issubclass(kind, Section):
@@ -66,23 +66,23 @@ def _reason(message: str) -> str:
 
 
 def short(value: Any, limit: int = 60) -> str:
-    """Return a value for an error message."""
+    """Return the repr of a value, shortened for an error message."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def _nearest(name: str, section: type[Section], table: str) -> str:
-    """Suggest a similar name in this table, or the same name in another table."""
+    """Suggest a similar name in this table, the same name in another table, or the names in this table."""
     choice = CHOICES.get(table.rpartition(".")[2])
     known = [*section.model_fields, *([choice.key] if choice else [])]
     elsewhere = [".".join(path) for path in _paths(Config) if path[-1] == name and ".".join(path[:-1]) != table]
     if elsewhere and not difflib.get_close_matches(name, known):
         return f"did you mean {' or '.join(elsewhere)}?"
-    return did_you_mean(name, known) or f"known here: {', '.join(known)}"
+    return did_you_mean(name, known) or f"use one of {', '.join(known)}"
 
 
 def _paths(section: type[Section]) -> Iterator[list[str]]:
-    """Yield the path of every setting, whatever the choices are."""
+    """Yield the path of every setting, including those of all choices."""
     for name in section.model_fields:
         yield [name]
         inner = section_of(section, name)

@@ -1,4 +1,4 @@
-"""Reading configs: TOML files that extend each other, overrides from the command line, and variants."""
+"""Read configs: TOML files that extend each other, overrides from the command line, and variants."""
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from raybcgd.section import Section
 from raybcgd.storage import RunFolder
 
 _ONE_OF = {"cohort": ("clients_per_block", "clients_per_round"), "hosts": ("count", "max_count")}
-"""Settings that exclude each other."""
+"""Mutually exclusive settings, by table."""
 
 
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
@@ -27,7 +27,7 @@ def load_run_config(folder: RunFolder, overrides: Iterable[str] = ()) -> Config:
     """Read the config of a run folder."""
     if not folder.config.exists():
         raise ConfigError(
-            f"{folder.path} holds no run (no config.toml); name the folder of a run, or start one with `raybcgd train`"
+            f"{folder.path} holds no run (no config.toml); pass the folder of a run, or start one with `raybcgd train`"
         )
     tables = read_tables(folder.config)
     if tables.get("version") != VERSION:
@@ -39,7 +39,7 @@ def load_run_config(folder: RunFolder, overrides: Iterable[str] = ()) -> Config:
 
 
 def make_config(values: Mapping[str, Any]) -> Config:
-    """Validate nested tables. An error is one line that names the setting."""
+    """Return the config in nested tables, or raise an error of one line that names the setting."""
     try:
         return Config.model_validate(values)
     except ValidationError as error:
@@ -47,7 +47,7 @@ def make_config(values: Mapping[str, Any]) -> Config:
 
 
 def read_tables(path: str | Path) -> dict[str, Any]:
-    """Return the tables of a TOML file merged over those of the file that it `extends`."""
+    """Return the tables of a TOML file, merged over those of the files that it extends."""
     tables: dict[str, Any] = {}
     for file in reversed(config_files(path)):
         tables = _merged(tables, {key: value for key, value in _toml(file).items() if key != "extends"})
@@ -55,42 +55,42 @@ def read_tables(path: str | Path) -> dict[str, Any]:
 
 
 def config_files(path: str | Path) -> list[Path]:
-    """Return a config's file and the files that it extends, in order."""
+    """Return the path of a config and of the files that it extends, the base last."""
     files = [Path(path)]
     while (base := _toml(files[-1], files[:-1]).get("extends")) is not None:
         if not isinstance(base, str):
-            raise ConfigError(f"extends = {short(base)} in {files[-1]}: must be the name of another config")
-        under = files[-1].parent / base
-        if under.resolve() in {file.resolve() for file in files}:
+            raise ConfigError(f"extends = {short(base)} in {files[-1]} is not a path; name another config")
+        extended = files[-1].parent / base
+        if extended.resolve() in {file.resolve() for file in files}:
             raise ConfigError(f'extends = "{base}" in {files[-1]} is circular; name another config')
-        files.append(under)
+        files.append(extended)
     return files
 
 
-def _toml(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
+def _toml(path: Path, children: Sequence[Path] = ()) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except OSError as error:
-        extended = f", which {above[-1]} extends" if above else ""
-        raise ConfigError(f"cannot read the config {path}{extended}: {error.strerror}; check its name") from None
+        extended = f", which {children[-1]} extends" if children else ""
+        raise ConfigError(f"cannot read the config {path}{extended}: {error.strerror}; check the path") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}; correct it") from None
+        raise ConfigError(f"{path} is not valid TOML: {error}; fix the file") from None
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge nested tables. Any other value replaces the one below it."""
+    """Return `under` updated with `over`. Nested tables are merged, other values replaced."""
     result = _deep_copy(under)
     for key, value in over.items():
-        below = result.get(key)
-        if isinstance(value, Mapping) and isinstance(below, Mapping):
-            result[key] = _merged(_still_valid(key, below, value), value)
+        old = result.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            result[key] = _merged(_still_valid(key, old, value), value)
         else:
             result[key] = value
     return result
 
 
 def _still_valid(table: str, under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a table that remain valid under new ones. Another method, for example, has others."""
+    """Return a table without settings that `over` excludes or that its new choice, such as a method, does not have."""
     kept = dict(under)
     choice = CHOICES.get(table)
     if choice is not None and choice.key in over:
@@ -103,7 +103,7 @@ def _still_valid(table: str, under: Mapping[str, Any], over: Mapping[str, Any]) 
 
 
 def tables_of(section: Section) -> dict[str, Any]:
-    """Return the settings that were set explicitly, as tables for `make_config`. Python objects are kept."""
+    """Return the settings that were set explicitly, as tables for `make_config`. Python objects stay objects."""
     tables: dict[str, Any] = {}
     for name in (name for name in type(section).model_fields if name in section.model_fields_set):
         value = getattr(section, name)
@@ -125,30 +125,30 @@ def vary(base: Config, variant: Variant) -> Config:
 
 def override(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """Return a copy of nested tables with `key.subkey=value` settings applied. Values are TOML."""
-    return assign(values, dict(_parsed(text) for text in overrides))
+    return assign(values, dict(_parse_override(text) for text in overrides))
 
 
 def assign(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of nested tables with settings assigned. Their keys are paths such as "algorithm.lr"."""
+    """Return a copy of nested tables with `settings` applied. Their keys are paths such as "algorithm.lr"."""
     result = _deep_copy(values)
     tables: dict[str, dict[str, Any]] = {}
     for key, value in settings.items():
         path, _, name = key.rpartition(".")
         tables.setdefault(path, {})[name] = value
-    for path, given in tables.items():
+    for path, new in tables.items():
         table = result
         names = path.split(".") if path else []
         for name in names:
             table = table.setdefault(name, {})
             if not isinstance(table, dict):
-                raise ConfigError(f"{path}.{next(iter(given))} cannot be set: {name} is not a table; correct the key")
-        kept = _still_valid(names[-1] if names else "", table, given)
+                raise ConfigError(f"{path}.{next(iter(new))} cannot be set: {name} is not a table; correct the key")
+        kept = _still_valid(names[-1] if names else "", table, new)
         table.clear()
-        table.update(kept, **_deep_copy(given))
+        table.update(kept, **_deep_copy(new))
     return result
 
 
-def _parsed(text: str) -> tuple[str, Any]:
+def _parse_override(text: str) -> tuple[str, Any]:
     key, equals, raw = text.partition("=")
     path = [part.strip() for part in key.split(".")]
     if not equals or not all(path):

@@ -1,4 +1,4 @@
-"""The whole experiment as one frozen object. Each table's class is in the `settings.py` of its package."""
+"""The config of an experiment as one frozen object. Each table's class is in the `settings.py` of its package."""
 
 from typing import Annotated, Any, Literal
 
@@ -21,23 +21,23 @@ from raybcgd.server.settings import EvaluationConfig
 from raybcgd.wire.settings import CODECS, DEFAULT_CODEC, CodecConfig
 
 VERSION = 2
-"""The version of this format. Run folders record it."""
+"""The version of the config format, which run folders record."""
 
 CHOICES: dict[str, Registry] = {"algorithm": ALGORITHMS, "wire": CODECS, "partition": PARTITIONS}
-"""Tables whose settings depend on one of them, which chooses the class."""
+"""Tables whose class depends on one of their settings."""
 
 
 class Config(Section):
-    """An experiment."""
+    """The config of an experiment."""
 
     version: int = VERSION
     """The version of the config format. Leave it out; run folders record it."""
     seed: int = 0
-    """Every random draw is a function of this seed and of its purpose."""
+    """Seed of all random draws. A draw depends only on the seed and on what it is for."""
     rounds: Annotated[int, Field(ge=1)] = 60
     """R, the number of rounds."""
     engine: Literal["ray", "local"] = "ray"
-    """ray: client hosts are Ray actors. local: everything runs in this process. Both give the same bits."""
+    """ray: client hosts are Ray actors. local: everything runs in this process. Both give the same weights."""
     data: DataConfig = Field(default_factory=DataConfig)
     model: ModelConfig = ModelConfig()
     blocks: BlocksConfig = BlocksConfig()
@@ -61,7 +61,7 @@ class Config(Section):
     def _known_version(cls, value: int) -> int:
         if value != VERSION:
             raise ConfigError(
-                f"version = {value} is not supported: this raybcgd reads version {VERSION}; use the one that wrote it"
+                f"version = {value} is not supported: this raybcgd reads version {VERSION}; use the raybcgd that wrote it"
             )
         return value
 
@@ -84,5 +84,5 @@ class Config(Section):
         return CODECS.dump(codec)
 
     def to_toml(self) -> str:
-        """Return a TOML file that reads back to the same config."""
+        """Return the config as TOML, which loads back to the same config."""
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))

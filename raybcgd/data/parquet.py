@@ -102,7 +102,7 @@ def _choose(what: str, wanted: str | None, fitting: list[str], usual: tuple[str,
     if wanted is None and (known or len(fitting) == 1):
         return (known or fitting)[0]
     if wanted not in fitting:
-        raise ConfigError(f"data.{what}_column is {wanted or 'not set'}; set it to one of {fitting}, with {content}")
+        raise ConfigError(f"data.{what}_column is {wanted or 'not set'}; use one of {fitting}, which have {content}")
     return wanted
 
 

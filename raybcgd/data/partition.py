@@ -198,7 +198,7 @@ class DirichletFree(Partitioner):
 
     @property
     def label(self) -> str:
-        return f"Dirichlet({self.rho:g}), free sizes"
+        return f"Dirichlet({self.rho:g}), variable sizes"
 
 
 def _even(total: int, parts: int) -> Ints:

@@ -66,7 +66,7 @@ def phase_labels(classes: int, config: PhasesConfig) -> list[tuple[int, ...]]:
 
 
 def _phase_of_samples(targets: Ints, labels: list[tuple[int, ...]], classes: int, rng: np.random.Generator) -> Ints:
-    """Return the phase of each sample. Phases that share a label take its samples in turn."""
+    """Return the phase of each sample. The samples of a shared label alternate between its phases."""
     phase = np.empty(len(targets), dtype=np.int64)
     for label in range(classes):
         owners = np.array([m for m, own in enumerate(labels) if label in own], dtype=np.int64)

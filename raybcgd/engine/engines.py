@@ -1,4 +1,4 @@
-"""The engines by name."""
+"""Look up engines by name."""
 
 from raybcgd.engine.local import LocalEngine
 from raybcgd.engine.session import Engine

@@ -21,7 +21,7 @@ class LocalEngine:
     """Runs everything in this process."""
 
     def running(self, address: str | None, announce: Announcer) -> AbstractContextManager[None]:
-        return nullcontext()  # there is nothing to start
+        return nullcontext()  # nothing to start
 
     def open(self, problem: Problem, data: Data, folder: RunFolder, resume: bool) -> Session:
         return LocalSession(problem, data, folder, resume)

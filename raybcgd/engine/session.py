@@ -18,7 +18,7 @@ class Session(Protocol):
     """A run in progress on an engine."""
 
     def records(self) -> Iterator[RoundRecord]:
-        """Run the remaining rounds and yield their records. A repeated round is yielded again."""
+        """Run the remaining rounds and yield their records. A round that is repeated is yielded twice."""
 
     def models(self) -> list[np.ndarray]:
         """Return the final models: one, or one per data phase."""
@@ -31,7 +31,7 @@ class Engine(Protocol):
     """Where rounds run."""
 
     def running(self, address: str | None, announce: Announcer) -> AbstractContextManager[None]:
-        """Keep the engine up for the sessions inside the block."""
+        """Keep the engine up for the sessions inside the `with` block."""
 
     def open(self, problem: Problem, data: Data, folder: RunFolder, resume: bool) -> Session:
         """Start or resume a run."""

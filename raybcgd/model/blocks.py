@@ -170,7 +170,7 @@ def _explicit(layers: list[Layer], groups: Sequence[Sequence[str]]) -> list[list
             unused.discard(name)
     if unused:
         raise ConfigError(
-            f'blocks.groups names "{min(unused)}", which is none of the layers {_names(layers)}; correct it'
+            f'blocks.groups names "{min(unused)}", which is not one of the layers {_names(layers)}; correct it'
         )
     if left_out:
         raise ConfigError(f"blocks.groups leaves out {_names(left_out)}; add them to a group or to blocks.shared")

@@ -18,7 +18,7 @@ def image_shape(name: str, shape: tuple[int, ...], smallest: int) -> tuple[int, 
 
 
 def _two_convolutions(name: str, input_shape: tuple[int, ...], classes: int, *widths: int) -> nn.Module:
-    """Two 5x5 convolutions, each followed by pooling, then three linear layers; `widths` of all but the last."""
+    """Return two 5x5 convolutions, each followed by pooling, and three linear layers. `widths` excludes the last."""
     channels, height, width = image_shape(name, input_shape, smallest=16)
     positions = (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
     conv1, conv2, fc1, fc2 = widths

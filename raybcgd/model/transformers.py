@@ -23,7 +23,7 @@ def vit_b_16(
     """ViT-Base/16 on images resized to 224x224.
 
     `weights` is a safetensors or PyTorch file of named tensors, or "hub" for torchvision's ImageNet weights. The head
-    is initialised from scratch if the number of classes differs. With `lora_rank`, only the head and adapters are trained.
+    is initialised from scratch if the number of classes differs. `lora_rank` > 0 trains only the head and the adapters.
     """
     _check_channels("vit_b_16", input_shape)
     # Read the weights first, so that a wrong path fails before the model is built.

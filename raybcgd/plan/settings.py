@@ -31,7 +31,7 @@ class CohortConfig(Section):
     """S, the clients per round, assigned to the blocks as evenly as possible. Use it instead of `clients_per_block`."""
     cover: Literal["all", "some"] = "all"
     """all: every block needs a client. some: if `clients_per_round` is smaller than the number of blocks, each client
-    gets a random block of its own, and the other blocks stay unchanged."""
+    gets a different random block, and the other blocks stay unchanged."""
     assignment: Literal["random", "bandwidth", "need"] = "random"
     """How blocks are assigned. random: the same number of clients per block. bandwidth: the same, with small
     blocks for slow uplinks. need: more clients for blocks that have moved further in recent rounds."""
@@ -40,7 +40,7 @@ class CohortConfig(Section):
     weighting: Literal["uniform", "samples"] = "uniform"
     """Weights of clients in means: equal, or proportional to their number of samples."""
     deadline_seconds: Annotated[float, Field(gt=0)] | None = None
-    """Drop clients that have not answered after this time. None: wait for all."""
+    """Drop clients that have not finished after this time. None: wait for all."""
     on_client_error: Literal["stop", "drop"] = "stop"
     """If a client's local training fails: stop the run, or drop the client from the round."""
 
@@ -51,7 +51,7 @@ class CohortConfig(Section):
         if self.cover == "some" and self.assignment != "random":
             raise ValueError(f'cover = "some" needs assignment = "random", not "{self.assignment}"; change one')
         if self.assignment == "bandwidth" and self.links is None:
-            raise ValueError('assignment = "bandwidth" needs the clients\' bandwidth; add a table [cohort.links]')
+            raise ValueError('assignment = "bandwidth" needs the clients\' bandwidth; add a [cohort.links] table')
         return self
 
     def size(self, blocks: int, clients: int, blockwise: bool = True) -> int:
@@ -69,6 +69,6 @@ class CohortConfig(Section):
         if size > clients:
             raise ConfigError(
                 f"{setting} needs {size} clients per round, but data.partition.clients = {clients}; "
-                "sample fewer clients, or raise data.partition.clients"
+                "lower it, or raise data.partition.clients"
             )
         return size

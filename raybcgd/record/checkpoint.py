@@ -1,8 +1,8 @@
-"""Checkpoints: everything that a run needs to resume with the same bits, as safetensors and JSON.
+"""Checkpoints: everything that a run needs to resume bit for bit, as safetensors and JSON.
 
 checkpoints/round-000060/server.safetensors    the server's state
 checkpoints/round-000060/ledger.safetensors    the committed version of every client's state
-checkpoints/round-000060/history.safetensors   what planning remembers, if anything
+checkpoints/round-000060/history.safetensors   measurements that planning uses, if any
 checkpoints/round-000060/rounds.jsonl          the log so far
 checkpoints/round-000060/manifest.json         position, identity of the run, checksums; written last
 states/                                        the client states: immutable files that ledgers refer to
@@ -32,14 +32,14 @@ VERSION = 2
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run stands after some rounds."""
+    """The saved state of a run after some rounds."""
 
     rounds: int
     server: Mapping[str, np.ndarray]
     ledger: Ledger
     upload_d_total: float
     history: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """What planning remembers."""
+    """Measurements that planning uses."""
     log: bytes = b""
     """`rounds.jsonl` so far."""
 
@@ -56,8 +56,8 @@ class Checkpoints:
         self._retained: dict[int, Ledger] = {}
 
     def refuse_others(self) -> None:
-        """Refuse to start a new run where another run's checkpoints are."""
-        if self._present():
+        """Raise if there already are checkpoints, because a new run must not mix with another run."""
+        if self._saved_rounds():
             raise ConfigError(f"{self._root} already holds a run; resume it, or set another checkpoint.address")
 
     def save(self, position: Position, superseded: list[tuple[int, int]]) -> None:
@@ -92,12 +92,12 @@ class Checkpoints:
         superseded[:] = [pair for pair in superseded if pair not in dead]
 
     def latest(self) -> Position | None:
-        """Return the newest undamaged checkpoint. Delete damaged ones with a warning."""
+        """Return the newest undamaged checkpoint. Delete damaged ones, with a warning, and states that none needs."""
         found = None
         for position in self._undamaged():
             self._retained[position.rounds] = position.ledger
             found = found or position
-        for rounds in set(self._present()) - self._retained.keys():
+        for rounds in set(self._saved_rounds()) - self._retained.keys():
             self._filesystem.delete_dir(self._folder(rounds))
         self._states.keep_only({pair for ledger in self._retained.values() for pair in ledger.pairs()})
         return found
@@ -108,13 +108,13 @@ class Checkpoints:
 
     def _undamaged(self) -> Iterator[Position]:
         """Yield the undamaged checkpoints, newest first. Warn about the others."""
-        for rounds in sorted(self._present(), reverse=True):
+        for rounds in sorted(self._saved_rounds(), reverse=True):
             try:
                 yield self._read(rounds)
             except (RunError, FileNotFoundError) as error:
-                log.warning("skipping the checkpoint of round %d, which is damaged (%s)", rounds, first_line(error))
+                log.warning("skipping the damaged checkpoint of round %d (%s)", rounds, first_line(error))
 
-    def _present(self) -> list[int]:
+    def _saved_rounds(self) -> list[int]:
         entries = self._filesystem.get_file_info(fs.FileSelector(self._root, allow_not_found=True))
         names = [entry.base_name for entry in entries if entry.type == fs.FileType.Directory]
         return [int(name.removeprefix("round-")) for name in names if name.startswith("round-")]
@@ -165,12 +165,12 @@ def _sha256(data: bytes) -> str:
 
 
 def difference(saved: Mapping[str, Any], current: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Return the settings in which two nested tables differ, each as "key = saved there, current here"."""
+    """Return the settings in which two nested tables differ, each as "key = … in the checkpoint, … now"."""
     lines = []
     for key in sorted(saved.keys() | current.keys()):
-        name, there, here = f"{prefix}{key}", saved.get(key), current.get(key)
-        if isinstance(there, Mapping) and isinstance(here, Mapping):
-            lines += difference(there, here, f"{name}.")
-        elif there != here:
-            lines.append(f"{name} = {there!r} there, {here!r} here")
+        name, old, new = f"{prefix}{key}", saved.get(key), current.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            lines += difference(old, new, f"{name}.")
+        elif old != new:
+            lines.append(f"{name} = {old!r} in the checkpoint, {new!r} now")
     return lines

@@ -25,13 +25,13 @@ class ComparisonRecord(Section):
 
 
 def write_comparison(folder: Path, standings: Iterable[Standing], target: float) -> None:
-    """Write the `comparison.json` of a folder."""
+    """Write `comparison.json` to a folder."""
     record = ComparisonRecord(target=target, runs=tuple(line._asdict() for line in standings))
     write_atomic(folder / "comparison.json", record.model_dump_json(indent=2) + "\n")
 
 
 def read_comparison(folder: Path) -> ComparisonRecord | None:
-    """Read the `comparison.json` of a folder; None if there is none."""
+    """Read `comparison.json` from a folder. Return None if there is no such file."""
     file = folder / "comparison.json"
     try:
         return ComparisonRecord.model_validate_json(file.read_bytes()) if file.exists() else None

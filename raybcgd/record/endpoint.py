@@ -1,4 +1,4 @@
-"""The HTTP endpoint for a run's metrics, and the file through which Prometheus discovers it."""
+"""The HTTP endpoint of a run's metrics, and the file through which Prometheus discovers it."""
 
 import contextlib
 import hashlib
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def discovery_file(folder: str | None, run: str) -> Path:
-    """Return the run's discovery file, which is the same after a resume."""
+    """Return the path of the run's discovery file, which stays the same after a resume."""
     where = Path(folder) if folder is not None else Path(tempfile.gettempdir()) / "raybcgd-discovery"
     stem = re.sub(r"[^A-Za-z0-9_.]+", "-", run).strip("-.") or "run"
     return where / f"{stem}-{hashlib.sha256(run.encode()).hexdigest()[:8]}.json"
@@ -37,7 +37,7 @@ class Endpoint:
     """An HTTP server in its own threads, announced in a file for Prometheus' file-based discovery.
 
     No lock is held while a response is sent, so a slow reader cannot delay a round. The file is removed when the run
-    ends. If the run is killed, the file stays, Prometheus sees the target down, and an alert fires.
+    ends. If the run is killed, the file stays, Prometheus sees that the target is down, and an alert fires.
     """
 
     def __init__(self, registry: CollectorRegistry, host: str, port: int, file: Path) -> None:
@@ -47,8 +47,8 @@ class Endpoint:
             self._server = ThreadingHTTPServer((host, port), _handler(registry, self._scraped))
         except OSError as error:
             raise ConfigError(
-                f"metrics.host = {host!r}, metrics.port = {port}: cannot listen there ({error.strerror}); set "
-                "metrics.port = 0 to use a free port, or metrics.enabled = false"
+                f"metrics.host = {host!r}, metrics.port = {port}: cannot listen on this address ({error.strerror}); "
+                "set metrics.port = 0 to use a free port, or metrics.enabled = false"
             ) from None
         self.address = f"{_reachable(host)}:{self._server.server_address[1]}"
 
@@ -66,7 +66,7 @@ class Endpoint:
             shutdown.join()
 
     def linger(self, seconds: float) -> None:
-        """Wait up to this long for the next scrape. Return immediately if nobody has scraped yet."""
+        """Wait up to this long for the next scrape. Return immediately if there has been no scrape yet."""
         if self._scraped.is_set():
             self._scraped.clear()
             self._scraped.wait(seconds)
@@ -80,12 +80,12 @@ class Endpoint:
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(self._file, json.dumps(targets) + "\n")
-        except OSError as error:  # a run can do without metrics
-            log.warning("Prometheus cannot find this run: %s (%s); set metrics.discovery", self._file, error.strerror)
+        except OSError as error:  # a run does not depend on its metrics
+            log.warning("cannot write %s for Prometheus (%s); set metrics.discovery", self._file, error.strerror)
 
 
 def _handler(registry: CollectorRegistry, scraped: threading.Event) -> type[MetricsHandler]:
-    """Return a request handler that serves the metrics and sets the event."""
+    """Return a request handler that serves the metrics and then sets `scraped`."""
 
     class Handler(MetricsHandler.factory(registry)):  # type: ignore[misc]
         def do_GET(self) -> None:

@@ -26,7 +26,7 @@ class Ledger:
         return StateRef(int(self.versions[client]), int(self.checksums[client]))
 
     def commit(self, new: Mapping[int, StateRef]) -> None:
-        """Make the new states of a round the committed ones."""
+        """Record the new states of a round as committed."""
         for client, ref in new.items():
             if ref == FRESH:
                 continue
@@ -37,12 +37,12 @@ class Ledger:
 
     def pairs(self) -> list[tuple[int, int]]:
         """Return (client, version) of every committed state."""
-        there = np.flatnonzero(self.versions != FRESH.version)
-        return list(zip(there.tolist(), self.versions[there].tolist(), strict=True))
+        clients = np.flatnonzero(self.versions != FRESH.version)
+        return list(zip(clients.tolist(), self.versions[clients].tolist(), strict=True))
 
     @property
     def files(self) -> int:
-        """The number of state files: committed and superseded ones."""
+        """Number of state files, committed and superseded."""
         return int(np.count_nonzero(self.versions != FRESH.version)) + len(self.superseded)
 
     def snapshot(self) -> "Ledger":

@@ -1,7 +1,7 @@
-"""Rounds as structured log records of the logger `raybcgd.rounds`.
+"""Log rounds as structured records of the logger `raybcgd.rounds`.
 
-Every record has `run` and `round`; records about a client also have `client`. Programs attach their own handlers. On
-the command line, `--log json` writes the records as JSON.
+Every record has `run` and `round`; records about a client also have `client`. Programs can attach their own handlers.
+On the command line, `--log json` writes the records as JSON.
 """
 
 import json

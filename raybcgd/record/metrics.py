@@ -1,4 +1,4 @@
-"""A run's rounds as Prometheus metrics. The record's annotations declare them; this file exports them."""
+"""Export rounds as Prometheus metrics, which the annotations of the round record declare."""
 
 import time
 from collections import deque
@@ -18,13 +18,13 @@ from raybcgd.section import Section
 from raybcgd.storage import RunFolder
 
 RUN_LABELS = ("run", "algorithm", "dataset")
-"""On every metric, to tell runs apart."""
+"""Labels of every metric, to tell runs apart."""
 _MAX_WAITING = 256
-"""Rounds that wait for a scrape before they are converted without one."""
+"""Maximum number of records that wait for a scrape. When it is reached, they are converted without one."""
 
 
 class RunInfo(NamedTuple):
-    """What is known of a run before its first round."""
+    """Facts about a run that are known before its first round."""
 
     run: str
     algorithm: str
@@ -36,15 +36,15 @@ class RunInfo(NamedTuple):
 
 
 class Exported(NamedTuple):
-    """A metric without its `raybcgd_` prefix."""
+    """An exported metric. The name does not include the prefix `raybcgd_`."""
 
     name: str
     kind: Literal["gauge", "counter", "histogram"]
     help: str
     by: tuple[str, ...] = ()
-    """The label beside those of the run."""
+    """The label in addition to those of the run."""
     read: Callable[[RoundRecord], Any] = lambda _: None
-    """Return one value, a value per label, a list of observations, or None."""
+    """Return the record's value, its values by label, a list of observations, or None."""
 
 
 def _declared(section: type[Section], group: str = "") -> Iterator[Exported]:
@@ -71,20 +71,20 @@ def _exported(path: str, metric: Metric, description: str) -> Exported:
 
 FROM_RECORD = tuple(_declared(RoundRecord))
 OWN = (
-    Exported("planned_rounds", "gauge", "Rounds that the run will do."),
+    Exported("planned_rounds", "gauge", "Number of rounds in the config."),
     Exported("parameters", "gauge", "d, the number of coordinates of the model."),
-    Exported("start_timestamp_seconds", "gauge", "When the run started or resumed."),
+    Exported("start_timestamp_seconds", "gauge", "Time when the run started or resumed."),
     Exported(
         "round_timestamp_seconds",
         "gauge",
-        "When the last round finished; before the first round, the start.",
+        "Time when the last round finished, or of the start if none has.",
         read=attrgetter("timing.finished_at"),
     ),
-    Exported("checkpoint_timestamp_seconds", "gauge", "When the last checkpoint was saved; before that, the start."),
+    Exported("checkpoint_timestamp_seconds", "gauge", "Time of the last checkpoint, or of the start if there is none."),
     Exported("target_accuracy", "gauge", "Target accuracy."),
     Exported("target_rounds", "gauge", "Rounds until the target accuracy was first reached."),
-    Exported("target_upload_d", "gauge", "Mean upload per participant until then, in units of d."),
-    Exported("exporter_seconds_total", "counter", "Time spent on these metrics, mostly during scrapes."),
+    Exported("target_upload_d", "gauge", "Mean upload per participant until the target was reached, in units of d."),
+    Exported("exporter_seconds_total", "counter", "Time spent on exporting metrics, mostly during scrapes."),
 )
 """Metrics that no annotation declares."""
 METRICS = (*FROM_RECORD, *OWN)
@@ -110,7 +110,7 @@ class _LazyRegistry(CollectorRegistry):
 class Exporter:
     """Converts records to metrics.
 
-    A round only leaves its record here. A scrape converts the waiting records in its own thread.
+    A round only queues its record. A scrape converts the queued records in its own thread.
     """
 
     def __init__(self, info: RunInfo, config: MetricsConfig) -> None:
@@ -137,33 +137,33 @@ class Exporter:
 
     def _child(self, name: str, *values: str) -> Any:
         key = (name, *values)
-        if key not in self._children:  # looking it up again is ten times cheaper
+        if key not in self._children:  # a lookup here is ten times faster than `labels`
             self._children[key] = self._instruments[name].labels(*self._labels, *values)
         return self._children[key]
 
-    def take_up(self, records: Iterable[RoundRecord]) -> None:
-        """Start from the rounds before a resume."""
+    def replay(self, records: Iterable[RoundRecord]) -> None:
+        """Export the rounds before a resume."""
         for record in records:
             self.observe(record)
         self._catch_up()
 
     def observe(self, record: RoundRecord, checkpoint_at: float | None = None) -> None:
-        """Take a finished round, and the Unix time of the last checkpoint."""
+        """Queue a finished round, with the Unix time of the last checkpoint."""
         self._waiting.append((record, checkpoint_at))
         if len(self._waiting) >= _MAX_WAITING:
             self._catch_up()
 
     def _catch_up(self) -> None:
-        """Export the waiting rounds: the last value of gauges, all values of everything else."""
+        """Export the queued rounds: the last value of each gauge, all values of counters and histograms."""
         began = time.perf_counter()
         with self._one_reader:
-            news = [self._waiting.popleft() for _ in range(len(self._waiting))]
-            if not news:
+            queued = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            if not queued:
                 return
-            records = [record for record, _ in news]
+            records = [record for record, _ in queued]
             for metric in METRICS:
-                self._show(metric, [values for record in records if (values := metric.read(record)) is not None])
-            for _, checkpoint_at in news:
+                self._export(metric, [values for record in records if (values := metric.read(record)) is not None])
+            for _, checkpoint_at in queued:
                 if checkpoint_at is not None:
                     self._child("checkpoint_timestamp_seconds").set(checkpoint_at)
             reached = None if self._reached else reaches(records, self._target)
@@ -173,8 +173,8 @@ class Exporter:
                 self._child("target_upload_d").set(reached.traffic.upload_d_total)
             self._child("exporter_seconds_total").inc(time.perf_counter() - began)
 
-    def _show(self, metric: Exported, rounds: Sequence[Any]) -> None:
-        """Export the values of one metric in several rounds."""
+    def _export(self, metric: Exported, rounds: Sequence[Any]) -> None:
+        """Export the values of one metric over several rounds."""
         update = _UPDATE[metric.kind]
         if metric.kind == "counter" and rounds:
             rounds = [_sum(rounds)]  # faster than one increment per round
@@ -195,7 +195,7 @@ def _sum(rounds: Sequence[Any]) -> Any:
 
 @contextmanager
 def exporting(config: MetricsConfig, info: RunInfo) -> Iterator[Exporter | None]:
-    """Serve a run's metrics at an endpoint that Prometheus finds. Yield None if metrics are disabled."""
+    """Serve a run's metrics at an endpoint that Prometheus discovers. Yield None if metrics are disabled."""
     if not config.enabled:
         yield None
         return
@@ -206,6 +206,6 @@ def exporting(config: MetricsConfig, info: RunInfo) -> Iterator[Exporter | None]
 
 
 def withdraw(config: MetricsConfig, folder: RunFolder) -> None:
-    """Remove the discovery file of a run that cannot do so itself."""
+    """Remove the discovery file of a run that can no longer do so itself."""
     if config.enabled:
         remove_discovery_file(discovery_file(config.discovery, folder.run_name))

@@ -1,4 +1,4 @@
-"""The labels per client, kept with a run so that its report does not need the data."""
+"""The labels per client, stored with a run so that its report does not need the data."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,13 +19,13 @@ class PartitionRecord(Section):
     clients: int
     """Total number of clients."""
     shown: tuple[int, ...]
-    """The clients counted here."""
+    """The clients whose labels are counted."""
     counts: tuple[tuple[tuple[int, ...], ...], ...]
     """Samples by data phase, client and label."""
 
 
 def partition_record(dataset: Dataset, partitions: Sequence[Partition]) -> PartitionRecord:
-    """Count the labels of the clients that a report shows."""
+    """Return the label counts of the clients that a report shows."""
     clients = len(partitions[0])
     shown = shown_clients(clients)
     counts = [label_counts(dataset.train.targets, dataset.classes, part)[shown].tolist() for part in partitions]
@@ -33,8 +33,8 @@ def partition_record(dataset: Dataset, partitions: Sequence[Partition]) -> Parti
 
 
 def read_partition(path: Path) -> PartitionRecord | None:
-    """Read a run's `partition.json`; None if there is none."""
+    """Read a run's `partition.json`. Return None if there is no such file."""
     try:
         return PartitionRecord.model_validate_json(path.read_bytes()) if path.exists() else None
     except ValidationError:
-        raise ConfigError(f"{path} is not a partition record; delete it to get a report without it") from None
+        raise ConfigError(f"{path} is not a partition record; delete it to make a report without it") from None

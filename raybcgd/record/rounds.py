@@ -1,7 +1,7 @@
-"""The record of a round, from which the log, the progress bar, the metrics and the reports read.
+"""The record of a round, which the log, the progress bar, the metrics and the reports read.
 
-A field that is also a Prometheus metric says so in its annotation. The metric is called `raybcgd_<group>_<field>`, its
-help text is the field's docstring, and a number has one name from where it is measured to the dashboard.
+A field that is also a Prometheus metric has a `Metric` in its annotation. By default, the metric is named
+`raybcgd_<group>_<field>`, and its help text is the first sentence of the field's docstring.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ class Metric:
     name: str | None = None
     """Default: <group>_<field>."""
     read: Callable[[Any], float | Mapping[str, float] | Sequence[float]] = lambda value: value
-    """How to get the metric's values from the field's. Default: as they are."""
+    """Convert the field's value to that of the metric. Default: unchanged."""
     help: str | None = None
     """Default: the first sentence of the field's docstring."""
 
@@ -50,14 +50,14 @@ class Participant(Section):
 
     client: int
     block: int | None
-    """The block that it uploaded beside the shared one; None for methods that upload everything."""
+    """The block that it uploaded in addition to the shared one. None for methods that upload everything."""
     seconds: float
     loss: float | None
-    """Mean training loss over its local steps; None if that is not finite."""
+    """Mean training loss over its local steps. None if it is not finite."""
 
 
 class Dropped(Section):
-    """A sampled client whose upload does not count."""
+    """A sampled client that failed or missed the deadline."""
 
     client: int
     block: int | None
@@ -84,11 +84,11 @@ class Quality(Section):
     loss: Annotated[float | None, GAUGE] = None
     """Mean test loss."""
     train_loss: Annotated[float | None, GAUGE] = None
-    """Mean loss of the participants during local training. None if nobody took part; null in the log if not finite."""
+    """Mean loss of the participants during local training. None without participants; null in the log if not finite."""
 
 
 class Traffic(Section):
-    """What clients sent and received."""
+    """Uploads and downloads of the clients."""
 
     upload_floats: Annotated[int, COUNTER]
     """Values uploaded by all clients, in any precision."""
@@ -105,7 +105,7 @@ class Traffic(Section):
     compression_ratio: Annotated[float, GAUGE] = 1.0
     """Bytes of the uploads without a codec, divided by the bytes sent."""
     simulated_seconds: Annotated[float | None, GAUGE] = None
-    """Time of the round's traffic over the clients' links. None if `cohort.links` is not set."""
+    """Simulated time of the round's uploads and downloads. None if `cohort.links` is not set."""
 
 
 class Blocks(Section):
@@ -128,11 +128,11 @@ class Blocks(Section):
     server_norms: dict[str, tuple[float, ...]] = Field(default_factory=dict)
     """Norms of all server vectors except the model, by field name."""
     edges: tuple[int, ...] | None = None
-    """Where blocks start, and where the last one ends. None: as the config divides."""
+    """The start of each block, and the end of the last one. None: the division of the config."""
 
 
 class Timing(Section):
-    """Where the time of a round goes."""
+    """The time that a round takes."""
 
     seconds: Annotated[
         float,
@@ -144,7 +144,7 @@ class Timing(Section):
     """Time per stage of the last round. The stages are plan, broadcast, train, reduce, evaluate (waiting only) and
     checkpoint (the one saved before this record, because a checkpoint contains its own round's record)."""
     finished_at: float | None = None
-    """Unix time."""
+    """Unix time at the end of the round."""
 
 
 class Hosts(Section):
@@ -153,21 +153,21 @@ class Hosts(Section):
     up: Annotated[int, GAUGE]
     """Hosts that are up."""
     pending: Annotated[int, GAUGE] = 0
-    """Hosts requested and not up yet."""
+    """Hosts that were requested and are not up yet."""
     queued_tasks: Annotated[int, GAUGE] = 0
     """Maximum number of client tasks waiting for a host at the same time."""
     retried_tasks: Annotated[int, COUNTER] = 0
-    """Client tasks repeated because their host was lost."""
+    """Client tasks retried because their host was lost."""
     rehomed_clients: Annotated[int, COUNTER] = 0
     """Clients that moved to another host."""
     restarted: Annotated[int, COUNTER] = 0
     """Hosts started to replace lost ones."""
     state_memory_bytes: Annotated[int, GAUGE] = 0
-    """Client states in the memory of all hosts."""
+    """Size of the client states in the memory of all hosts."""
     state_disk_bytes: Annotated[int, GAUGE] = 0
-    """Client states in files, including old versions that a checkpoint may need."""
+    """Size of the client state files, including old versions that a checkpoint may need."""
     object_store_bytes: Annotated[int | None, GAUGE] = None
-    """Ray's object store in use on all nodes. None without Ray."""
+    """Used part of Ray's object store on all nodes. None without Ray."""
     object_store_capacity_bytes: Annotated[int | None, GAUGE] = None
     """Capacity of Ray's object store on all nodes."""
     device_memory_bytes: Annotated[int | None, GAUGE] = None
@@ -175,7 +175,7 @@ class Hosts(Section):
 
 
 class RoundRecord(Section):
-    """Everything about a round."""
+    """All measurements of a round."""
 
     round: Annotated[int, Metric(help="Last finished round, counted from 0.")]
     lr: Annotated[float, GAUGE]
@@ -193,7 +193,7 @@ class RoundRecord(Section):
         ),
     ]
     dropped: Annotated[tuple[Dropped, ...], Metric("counter", "reason", "dropped_clients", _by_reason)] = ()
-    """Sampled clients whose upload does not count."""
+    """Sampled clients that failed or missed the deadline."""
     quality: Quality
     traffic: Traffic
     blocks: Blocks
@@ -208,8 +208,8 @@ class RoundLog:
         self.path = path
 
     def append(self, record: RoundRecord) -> None:
-        """Add a round."""
-        with self.path.open("ab", buffering=0) as file:  # without a buffer, the line is one write
+        """Append a round."""
+        with self.path.open("ab", buffering=0) as file:  # unbuffered, so that the line is a single write
             file.write((record.model_dump_json() + "\n").encode())
 
     def __iter__(self) -> Iterator[RoundRecord]:
@@ -225,5 +225,5 @@ class RoundLog:
         return self.path.read_bytes() if self.path.exists() else b""
 
     def restore(self, content: bytes) -> None:
-        """Return to the log of a checkpoint; later rounds will be repeated."""
+        """Replace the log with that of a checkpoint. Later rounds will be repeated."""
         write_atomic(self.path, content)

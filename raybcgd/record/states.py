@@ -1,8 +1,7 @@
 """Client states in files: one immutable file per client and version.
 
-A state is named by its client and the round that it waits for. A new version never overwrites an old one, so a round
-that does not commit leaves nothing behind that anyone reads. The files survive hosts and nodes, and checkpoints refer
-to them.
+A version is the index of the round that wrote it, plus 1. A new version never overwrites an old one, so nothing reads
+the files of a round that did not commit. The files outlive hosts and nodes, and checkpoints refer to them.
 """
 
 import json
@@ -20,7 +19,7 @@ from raybcgd.messages import StateRef
 from raybcgd.storage import open_address, write_file
 
 State = dict[str, np.ndarray]
-"""Named arrays: the algorithm's client state, and what a codec with error feedback keeps."""
+"""Named arrays: the algorithm's client state, and the residuals of a codec with error feedback."""
 
 
 class StateFolder:
@@ -32,7 +31,7 @@ class StateFolder:
         self._made: set[str] = set()
 
     def make(self) -> None:
-        """Create the folder, so that a host without it knows that it shares no file system with the server."""
+        """Create the folder. A host that does not see it knows that it shares no file system with the server."""
         self._filesystem.create_dir(self._root, recursive=True)
 
     @property
@@ -67,7 +66,7 @@ class StateFolder:
         return _arrays(data)
 
     def keep_only(self, wanted: set[tuple[int, int]]) -> None:
-        """Delete every other version: leftovers of rounds that will be repeated."""
+        """Delete all versions except `wanted`: leftovers of rounds that will be repeated."""
         names = {f"{client}-{version}.safetensors" for client, version in wanted}
         selector = fs.FileSelector(self._root, recursive=True, allow_not_found=True)
         for entry in self._filesystem.get_file_info(selector):
@@ -82,7 +81,7 @@ class StateFolder:
 
 
 def _arrays(data: pa.Buffer) -> State:
-    """Return the arrays of a safetensors file as views of its mapped bytes, which the library would copy."""
+    """Return the arrays of a safetensors file as views of its mapped bytes. The library would copy them."""
     start = 8 + int.from_bytes(data[:8].to_pybytes(), "little")
     types = {"F32": np.float32, "F64": np.float64, "I64": np.int64}
     arrays = {}

@@ -1,4 +1,4 @@
-"""What a run came to: the numbers of `summary.json` and of a comparison's table."""
+"""The results of a run: `summary.json`, and a row in the table of a comparison."""
 
 import hashlib
 import platform
@@ -17,18 +17,18 @@ def accuracies(records: Iterable[RoundRecord]) -> list[float]:
 
 
 def last_tenth(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return mean and standard deviation over the last tenth of the evaluations, as the papers report accuracy."""
+    """Return the mean and standard deviation of the last tenth of the values, which is how papers report accuracy."""
     tail = values[-max(1, len(values) // 10) :]
     return (float(np.mean(tail)), float(np.std(tail))) if tail else None
 
 
 def reaches(records: Iterable[RoundRecord], target: float) -> RoundRecord | None:
-    """Return the first round whose accuracy is at least `target`."""
+    """Return the first round whose accuracy is at least `target`, or None."""
     return next((r for r in records if r.quality.accuracy is not None and r.quality.accuracy >= target), None)
 
 
 def summarise(records: Sequence[RoundRecord], models: Sequence[np.ndarray], seconds: float) -> dict[str, Any]:
-    """Return the summary of a run."""
+    """Return the summary of a run, for `summary.json`."""
     values = accuracies(records)
     tail = last_tenth(values)
     losses = [record.quality.loss for record in records if record.quality.accuracy is not None]
@@ -53,7 +53,7 @@ def summarise(records: Sequence[RoundRecord], models: Sequence[np.ndarray], seco
 
 
 class Standing(NamedTuple):
-    """A line of a comparison."""
+    """A row of a comparison's table."""
 
     label: str
     algorithm: str
@@ -77,7 +77,7 @@ class Standing(NamedTuple):
 def standing(
     label: str, settings: str, records: Sequence[RoundRecord], summary: Mapping[str, Any], target: float
 ) -> Standing:
-    """Return a run's line in a comparison."""
+    """Return a run's row in the table of a comparison."""
     reached = reaches(records, target)
     copied = ("algorithm", "rounds", "final_accuracy", "best_accuracy", "last_tenth_accuracy", "upload_d", "seconds")
     return Standing(
@@ -91,7 +91,7 @@ def standing(
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that a result depends on."""
+    """Return the versions of Python and of the packages that a result depends on."""
     return {
         "raybcgd": own_version(),
         "python": platform.python_version(),
@@ -100,7 +100,7 @@ def versions() -> dict[str, str]:
 
 
 def own_version() -> str:
-    """Return the installed version. A working directory sent to a cluster has none."""
+    """Return the installed version of raybcgd. In a submitted job, the package is not installed."""
     try:
         return version("raybcgd")
     except PackageNotFoundError:

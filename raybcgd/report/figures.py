@@ -1,4 +1,4 @@
-"""The figures of a report. All runs share axes; a figure with nothing to show is None."""
+"""The figures of a report. All runs share axes. A function returns None if there is nothing to show."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,15 +10,15 @@ import numpy as np
 from raybcgd.record.partition import PartitionRecord
 from raybcgd.report.heat_map import label_map
 from raybcgd.report.runs import Run
-from raybcgd.report.style import HATCHES, STAGES, New, heat_map, mark_target, plain_numbers
+from raybcgd.report.style import HATCHES, STAGES, NewFigure, heat_map, mark_target, plain_numbers
 
 _MAX_HEAT_MAPS = 12
 _MAX_PARTITIONS = 6
 _WIDTH = 11.5
 
 
-def accuracy(new: New, runs: Sequence[Run], target: float) -> Any | None:
-    """Draw accuracy against rounds, uploaded floats and uploaded bytes."""
+def accuracy(new: NewFigure, runs: Sequence[Run], target: float) -> Any | None:
+    """Plot accuracy against rounds, uploaded floats and uploaded bytes."""
     if not any(run.evaluated for run in runs):
         return None
     figure = _against_all(new, runs, lambda run: [100 * value for value in run.accuracies], "test accuracy, %")
@@ -26,8 +26,8 @@ def accuracy(new: New, runs: Sequence[Run], target: float) -> Any | None:
     return figure
 
 
-def loss(new: New, runs: Sequence[Run]) -> Any | None:
-    """Draw loss against rounds, uploaded floats and uploaded bytes."""
+def loss(new: NewFigure, runs: Sequence[Run]) -> Any | None:
+    """Plot loss against rounds, uploaded floats and uploaded bytes."""
     if not any(record.quality.loss for run in runs for record in run.evaluated):
         return None
     figure = _against_all(new, runs, lambda run: [r.quality.loss for r in run.evaluated], "test loss (log scale)")
@@ -37,7 +37,7 @@ def loss(new: New, runs: Sequence[Run]) -> Any | None:
     return figure
 
 
-def _against_all(new: New, runs: Sequence[Run], y: Callable[[Run], Sequence[float | None]], label: str) -> Any:
+def _against_all(new: NewFigure, runs: Sequence[Run], y: Callable[[Run], Sequence[float | None]], label: str) -> Any:
     figure = new(_WIDTH, 3.5)
     panels = figure.subplots(1, 3, sharey=True)
     for run in runs:
@@ -55,8 +55,8 @@ def _legend(figure: Any, axes: Any) -> None:
     figure.legend(*entries, loc="outside upper left", ncols=6, frameon=False, handlelength=3.2)
 
 
-def stages(new: New, runs: Sequence[Run]) -> Any:
-    """Draw the mean time per round by stage, and rounds over time."""
+def stages(new: NewFigure, runs: Sequence[Run]) -> Any:
+    """Plot the mean time per round by stage, and rounds over time."""
     figure = new(_WIDTH, 1.5 + 0.42 * len(runs))
     bars, times = figure.subplots(1, 2, width_ratios=(3, 2))
     places, left = range(len(runs)), np.zeros(len(runs))
@@ -76,7 +76,7 @@ def stages(new: New, runs: Sequence[Run]) -> Any:
 
 
 def by_block(
-    new: New, runs: Sequence[Run], values: Callable[[Run], Sequence[Sequence[float | None]]], label: str
+    new: NewFigure, runs: Sequence[Run], values: Callable[[Run], Sequence[Sequence[float | None]]], label: str
 ) -> Any | None:
     """Draw one heat map per run: rounds on the x axis, blocks on the y axis, all on one logarithmic scale."""
     tables = [np.array(values(run), dtype=float).T for run in runs[:_MAX_HEAT_MAPS]]
@@ -84,10 +84,10 @@ def by_block(
     if not known.size:
         return None
     columns = min(len(tables), 3 if len(tables) > 4 else 4)
-    lines = math.ceil(len(tables) / columns)
-    figure = new(_WIDTH, 0.7 + 1.9 * lines)
+    rows = math.ceil(len(tables) / columns)
+    figure = new(_WIDTH, 0.7 + 1.9 * rows)
     for k, table in enumerate(tables):
-        axes = figure.add_subplot(lines, columns, k + 1, title=runs[k].label, xlabel="round")
+        axes = figure.add_subplot(rows, columns, k + 1, title=runs[k].label, xlabel="round")
         blocks, rounds = table.shape
         extent = (0.5, rounds + 0.5, -0.5, blocks - 0.5)
         positive = np.where(table > 0, table, np.nan)
@@ -96,11 +96,11 @@ def by_block(
         axes.set_yticks(ticks, [block_name(tick, blocks) for tick in ticks])
     figure.axes[0].set_ylabel("block")
     plain_numbers(figure.colorbar(image, ax=figure.axes, label=label, pad=0.01).ax.yaxis)
-    _name_limit(figure, len(tables), len(runs), "runs")
+    _note_limit(figure, len(tables), len(runs), "runs")
     return figure
 
 
-def _name_limit(figure: Any, shown: int, count: int, what: str) -> None:
+def _note_limit(figure: Any, shown: int, count: int, what: str) -> None:
     if shown < count:
         figure.supxlabel(f"the first {shown} of {count} {what}")
 
@@ -110,8 +110,8 @@ def block_name(k: int, blocks: int) -> str:
     return "shared" if k == blocks - 1 else str(k)
 
 
-def uploads(new: New, runs: Sequence[Run]) -> Any:
-    """Draw the floats uploaded by all clients per block."""
+def uploads(new: NewFigure, runs: Sequence[Run]) -> Any:
+    """Plot the floats uploaded per block, summed over all clients."""
     from matplotlib.ticker import EngFormatter
 
     totals = [np.sum([r.blocks.upload_floats for r in run.records], axis=0) for run in runs]
@@ -130,13 +130,13 @@ def uploads(new: New, runs: Sequence[Run]) -> Any:
     return figure
 
 
-def partitions(new: New, runs: Sequence[Run]) -> Any | None:
-    """Draw the labels per client, once for each partition and data phase; None if no run recorded them."""
-    users: dict[PartitionRecord, str] = {}
+def partitions(new: NewFigure, runs: Sequence[Run]) -> Any | None:
+    """Plot the labels per client, for each partition and data phase. None if no run recorded them."""
+    labels: dict[PartitionRecord, str] = {}
     for run in runs:
         if run.partition is not None:
-            users.setdefault(run.partition, run.label)
-    phases = [(record, phase) for record in users for phase in range(len(record.counts))]
+            labels.setdefault(run.partition, run.label)
+    phases = [(record, phase) for record in labels for phase in range(len(record.counts))]
     if not phases:
         return None
     shown = phases[:_MAX_PARTITIONS]
@@ -144,16 +144,16 @@ def partitions(new: New, runs: Sequence[Run]) -> Any | None:
     for k, (record, phase) in enumerate(shown):
         axes = figure.add_subplot(len(shown), 1, k + 1)
         title = f"{record.dataset}, data phase {phase}" if len(record.counts) > 1 else record.dataset
-        axes.set_title(f"{title} ({users[record]})" if len(users) > 1 else title)
-        most = np.max(record.counts)
-        image = label_map(axes, np.array(record.counts[phase]), record.shown, record.clients, most)
+        axes.set_title(f"{title} ({labels[record]})" if len(labels) > 1 else title)
+        highest = np.max(record.counts)
+        image = label_map(axes, np.array(record.counts[phase]), record.shown, record.clients, highest)
         figure.colorbar(image, ax=axes, label="samples", pad=0.01)
-    _name_limit(figure, len(shown), len(phases), "partitions")
+    _note_limit(figure, len(shown), len(phases), "partitions")
     return figure
 
 
-def failures(new: New, runs: Sequence[Run]) -> Any | None:
-    """Draw the cumulative number of failures by kind; None if there are none."""
+def failures(new: NewFigure, runs: Sequence[Run]) -> Any | None:
+    """Plot the cumulative number of failures by kind. None if there are none."""
     if not any(run.failed for run in runs):
         return None
     figure = new(_WIDTH, 2.8)

@@ -10,9 +10,9 @@ from raybcgd.errors import ConfigError
 from raybcgd.report.style import drawing, heat_map
 
 
-def label_map(axes: Any, counts: Ints, shown: Sequence[int], clients: int, most: int | None = None) -> Any:
-    """Draw samples per label (y) and client (x). `counts` has a row for each client of `shown`, out of `clients`."""
-    image = heat_map(axes, counts.T, vmin=0, vmax=most)
+def label_map(axes: Any, counts: Ints, shown: Sequence[int], clients: int, highest: int | None = None) -> Any:
+    """Plot samples per label (y) and client (x). `counts` has one row per client in `shown`, out of `clients`."""
+    image = heat_map(axes, counts.T, vmin=0, vmax=highest)
     ticks = shown_clients(len(shown), limit=11).tolist()
     axes.set_xticks(ticks, [str(shown[tick]) for tick in ticks])
     axes.set_xlabel("client" if len(shown) == clients else f"client ({len(shown)} of {clients:,}, evenly spaced)")
@@ -22,7 +22,7 @@ def label_map(axes: Any, counts: Ints, shown: Sequence[int], clients: int, most:
 
 
 def draw_heat_map(counts: Ints, path: Path, title: str) -> None:
-    """Write a PNG of `counts` (clients, classes)."""
+    """Write a PNG heat map of `counts` (clients, classes)."""
     clients, classes = counts.shape
     shown = shown_clients(clients)
     with drawing() as new:

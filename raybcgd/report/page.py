@@ -9,7 +9,7 @@ from raybcgd.errors import ConfigError
 from raybcgd.report import figures
 from raybcgd.report.plots import headline
 from raybcgd.report.runs import Run
-from raybcgd.report.style import New, drawing, svg
+from raybcgd.report.style import NewFigure, drawing, svg
 from raybcgd.report.tables import conditions, failure_table, summary_table
 
 _STYLE = """
@@ -32,7 +32,7 @@ footer { margin-top: 3rem; color: #666; font-size: .85rem; }
 @media print { body { max-width: none; } section { break-inside: avoid; } }
 """
 
-# The Content-Security-Policy makes the browser refuse to fetch anything.
+# The Content-Security-Policy prevents the browser from fetching anything.
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
@@ -56,23 +56,23 @@ _TEXTS = {
     "loss": ("Loss", "Test loss on the same axes."),
     "stages": (
         "Time",
-        "Time per round by stage, and rounds over time. Evaluation counts only while the next round waits for it.",
+        "Time per round by stage, and rounds over time. Evaluation overlaps the next round; only the wait is shown.",
     ),
     "drift": (
         "Drift per block",
         "Sum of the clients' squared displacements divided by the squared norm of their sum. "
-        "Small: the clients agree. Large: they pull apart. Grey: nothing moved.",
+        "Small: the clients agree. Large: they diverge. Grey: nothing moved.",
     ),
     "movement": ("Movement per block", "Distance that the global model moved in each round."),
     "upload": ("Upload per block", "Floats uploaded by all clients. Every client uploads the shared block."),
     "partition": ("Partition", "Samples per client and label."),
-    "failures": ("Failures over time", "Total number up to each round."),
+    "failures": ("Failures over time", "Cumulative number of failures by round."),
 }
 """Heading and explanation of each figure."""
 
 
-def draw(new: New, runs: Sequence[Run], target: float) -> dict[str, Any]:
-    """Return all figures that have something to show."""
+def draw(new: NewFigure, runs: Sequence[Run], target: float) -> dict[str, Any]:
+    """Return the figures that have data, by name."""
     drift = figures.by_block(new, runs, lambda run: [r.blocks.drift_diversity for r in run.records], "drift diversity")
     movement = figures.by_block(new, runs, lambda run: [r.blocks.movement for r in run.records], "distance moved")
     drawn = {

@@ -6,22 +6,22 @@ from typing import Any
 
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.record.summary import accuracies, reaches
-from raybcgd.report.style import New, drawing, mark_target, percentage, plain_numbers
+from raybcgd.report.style import NewFigure, drawing, mark_target, percentage, plain_numbers
 
 Records = Mapping[str, Sequence[RoundRecord]]
 """The records of runs by label."""
 _LABEL_HEIGHT = 6.5
-"""Height of a label in the plot, in per cent of accuracy."""
+"""Height of a label in the plot, in percentage points of accuracy."""
 
 
 def accuracy_against_upload(runs: Records, target: float, subject: str, path: Path) -> None:
-    """Write a PNG: the accuracy of each run against the mean upload per client so far, in units of d."""
+    """Write a PNG plot of accuracy against the mean upload per client so far, in units of d."""
     with drawing() as new:
         upload_figure(new, runs, target, subject).savefig(path)
 
 
-def upload_figure(new: New, runs: Records, target: float, subject: str) -> Any:
-    """Draw the figure. The title states the result, the line below it the conditions."""
+def upload_figure(new: NewFigure, runs: Records, target: float, subject: str) -> Any:
+    """Return the figure. Its title states the result; the line below states the conditions."""
     figure = new(8.4, 4.9)
     axes = figure.subplots()
     axes.set_xscale("log", subs=[2, 5])
@@ -40,7 +40,7 @@ def upload_figure(new: New, runs: Records, target: float, subject: str) -> Any:
 
 
 def _label_runs(axes: Any, runs: Records, target: float) -> None:
-    """Label each run at the foot of a vertical line from where it reaches the target, the cheapest run lowest."""
+    """Label each run below the point where it reaches the target, the cheapest run lowest."""
     colours = {line.get_label(): line.get_color() for line in axes.lines}
     text = {"textcoords": "offset points", "fontsize": 10, "bbox": {"color": "white", "alpha": 0.8, "pad": 0.5}}
     costs = _costs(runs, target)
@@ -55,13 +55,13 @@ def _label_runs(axes: Any, runs: Records, target: float) -> None:
 
 
 def _costs(runs: Records, target: float) -> dict[str, float]:
-    """Return the upload per client, in units of d, of the runs that reach the target."""
+    """Return the upload per client to the target, in units of d, for the runs that reach it."""
     reached = {label: reaches(records, target) for label, records in runs.items()}
     return {label: record.traffic.upload_d_total for label, record in reached.items() if record is not None}
 
 
 def headline(runs: Records, target: float) -> str:
-    """Return which run needs the least upload for the target, and how much it saves compared with FedAvg."""
+    """Return a title: the run with the least upload to the target, and its saving compared with FedAvg."""
     costs, goal = _costs(runs, target), percentage(target)
     if not costs:
         return f"No run reaches {goal}"

@@ -11,14 +11,14 @@ from raybcgd.record.rounds import RoundRecord
 
 
 class Display:
-    """Shows runs on a console. Default: shows nothing."""
+    """Shows the progress of runs on a console. Default: shows nothing."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(quiet=True)
 
     @contextmanager
     def stage(self, text: str) -> Iterator[None]:
-        """Show that a stage is running, and afterwards how long it took."""
+        """Show that a stage is running, and then how long it took."""
         started = monotonic()
         if not self.console.is_terminal:
             self.console.print(f"{text} …")
@@ -28,14 +28,14 @@ class Display:
 
     @contextmanager
     def run(self, label: str, rounds: int) -> Iterator["Watcher"]:
-        """Provide a watcher for a run of `rounds` rounds."""
+        """Yield a watcher for a run of `rounds` rounds."""
         bar = Progress(
             SpinnerColumn(finished_text=" "),
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
             TextColumn("{task.completed}/{task.total}"),
             TextColumn("{task.fields[quality]}"),
-            TextColumn("{task.fields[news]}", markup=False),
+            TextColumn("{task.fields[status]}", markup=False),
             TimeElapsedColumn(),
             console=self.console,
         )
@@ -48,7 +48,7 @@ class Watcher:
 
     def __init__(self, label: str, rounds: int, bar: Progress) -> None:
         self._label, self._rounds, self._bar = label, rounds, bar
-        self._task = bar.add_task(label, total=rounds, quality="", news="")
+        self._task = bar.add_task(label, total=rounds, quality="", status="")
         self._stage: str | None = None
         self._since = monotonic()
 
@@ -56,7 +56,7 @@ class Watcher:
         """Show the start of a stage that takes seconds."""
         self._end_stage()
         self._stage, self._since = stage, monotonic()
-        self._bar.update(self._task, news=f"{stage} …")
+        self._bar.update(self._task, status=f"{stage} …")
         self._print(f"{stage} …")
 
     def observe(self, record: RoundRecord) -> None:
@@ -69,9 +69,9 @@ class Watcher:
             line += f"{quality} "
         seconds = record.timing.seconds
         pace = f"{seconds:.2f} s/round  {len(record.participants) / max(seconds, 1e-9):.0f} clients/s"
-        news = f"upload {record.traffic.upload_d_total:.1f} d  {pace}"
-        self._bar.update(self._task, completed=record.round + 1, news=news)
-        self._print(line + news)
+        status = f"upload {record.traffic.upload_d_total:.1f} d  {pace}"
+        self._bar.update(self._task, completed=record.round + 1, status=status)
+        self._print(line + status)
 
     def _end_stage(self) -> None:
         seconds = monotonic() - self._since

@@ -1,4 +1,4 @@
-"""Runs as read from their folders, finished or still running."""
+"""Runs, finished or in progress, read from their folders."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ class Run:
 
     @property
     def rounds(self) -> range:
-        """Number of rounds up to each round."""
+        """The number of rounds after each round."""
         return range(1, len(self.records) + 1)
 
     @cached_property
@@ -68,11 +68,11 @@ class Run:
 
     @property
     def failed(self) -> bool:
-        """Whether there was any failure."""
+        """Whether there were any failures."""
         return any(any(counts) for counts in self.failures.values())
 
     def reaches(self, target: float) -> int | None:
-        """Return the first round with the target accuracy, counted from 0."""
+        """Return the index of the first round with the target accuracy."""
         found = reaches(self.records, target)
         return None if found is None else found.round
 
@@ -88,18 +88,18 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
 
 
 def _folders(path: Path) -> list[Path]:
-    """Return the folders of runs in `path`, in the order of their comparison."""
+    """Return the run folders in `path`, in the order of the comparison."""
     if RunFolder(path).config.exists():
         return [path]
     found = sorted(file.parent for file in path.glob("*/config.toml"))
     if not found:
-        raise ConfigError(f"{path} holds no run (no config.toml); give the folder of a run or of a comparison")
+        raise ConfigError(f"{path} contains no run (no config.toml); pass the folder of a run or of a comparison")
     order = [path / name for name in _labels(path)]
     return [*(folder for folder in order if folder in found), *(folder for folder in found if folder not in order)]
 
 
 def _labels(folder: Path) -> dict[str, str]:
-    """Return the labels of a comparison's runs by their folders' names, in order."""
+    """Return the labels of a comparison's runs by folder name, in order."""
     comparison = read_comparison(folder)
     return {} if comparison is None else {slug(label): label for label in comparison.labels}
 

@@ -1,4 +1,4 @@
-"""The look of all figures: colours, dashes, hatches, fonts, and the figure factory."""
+"""The style of all figures: colours, dashes, hatches, fonts, and the figure factory."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -8,10 +8,10 @@ from typing import Any
 
 from raybcgd.errors import ConfigError
 
-New = Callable[[float, float], Any]
+NewFigure = Callable[[float, float], Any]
 """Creates a figure from a width and a height in inches."""
 
-# The palette of Okabe and Ito, which colour-blind readers can tell apart. Dashes and hatches repeat the distinction.
+# The palette of Okabe and Ito, which colour-blind readers can tell apart. Dashes and hatches also tell runs apart.
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 _DASHES = ["-", "--", "-.", ":"]
 HATCHES = (None, "////", "....", "\\\\\\\\", "xxxx")
@@ -27,7 +27,7 @@ STAGES = {
 
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",  # keep text as text: searchable and small
-    "svg.hashsalt": "raybcgd",  # the same runs give the same page
+    "svg.hashsalt": "raybcgd",  # makes the page reproducible
     "savefig.dpi": 130,
     "figure.constrained_layout.use": True,
     "font.family": "sans-serif",
@@ -51,8 +51,8 @@ _SETTINGS: dict[Any, Any] = {
 
 
 @contextmanager
-def drawing() -> Iterator[New]:
-    """Apply the shared settings and provide the figure factory. The k-th line of all axes has the same style."""
+def drawing() -> Iterator[NewFigure]:
+    """Apply the shared settings and yield the figure factory. The k-th line has the same style in all axes."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -65,14 +65,14 @@ def drawing() -> Iterator[New]:
 
 
 def heat_map(axes: Any, table: Any, **options: Any) -> Any:
-    """Draw a table as colours, its first row at the bottom. NaN is grey."""
+    """Draw a table as a heat map, with its first row at the bottom. NaN is grey."""
     axes.grid(visible=False)
     axes.set_facecolor("#dddddd")
     return axes.imshow(table, aspect="auto", origin="lower", interpolation="nearest", cmap="cividis", **options)
 
 
 def mark_target(panels: Sequence[Any], target: float) -> None:
-    """Scale the y axes to per cent, and draw a line at the target accuracy. The last panel names it."""
+    """Set the y axes to percent, and draw a line at the target accuracy. The last panel labels it."""
     for axes in panels:
         axes.set_ylim(0, 101)
         axes.axhline(100 * target, color="#888888", linewidth=0.9, linestyle=(0, (2, 2)), zorder=0)
@@ -93,7 +93,7 @@ def percentage(target: float) -> str:
 
 
 def svg(figure: Any, name: str) -> str:
-    """Return a figure as an element of a page. Its ids start with `name`, so that figures do not share any."""
+    """Return a figure as an SVG element. Its ids start with `name`, so that they are unique on the page."""
     file = StringIO()
     figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     _, _, text = file.getvalue().partition("<svg")

@@ -20,7 +20,7 @@ from raybcgd.report.style import percentage
 
 
 def conditions(config: Config, first: RoundRecord, dataset: str | None = None) -> str:
-    """Return the conditions of a comparison. `dataset` names data that were passed as an object."""
+    """Return the conditions of a comparison as text. `dataset` is the name of data passed as an object."""
     data, split = config.data, config.data.partition
     assert isinstance(split, Partitioner)
     return (
@@ -34,7 +34,7 @@ def conditions(config: Config, first: RoundRecord, dataset: str | None = None) -
 
 
 def comparison_table(lines: Sequence[Standing], target: float) -> Table:
-    """Return a comparison for the terminal. The run with the least upload to the target is bold."""
+    """Return a comparison as a table for the terminal. The run with the least upload to the target is bold."""
     table = Table(title="Accuracy, and mean upload per client in units of the model size d", title_justify="left")
     for heading in _cells(lines[0], target):
         table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=heading.startswith("d "))
@@ -45,14 +45,14 @@ def comparison_table(lines: Sequence[Standing], target: float) -> Table:
 
 
 def comparison_markdown(lines: Sequence[Standing], target: float) -> str:
-    """Return a comparison for a file, with the hyper-parameters."""
+    """Return a comparison as a Markdown table, with the hyper-parameters."""
     rows = [{**_cells(line, target), "settings": f"`{line.settings}`"} for line in lines]
     texts = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
     return "".join(f"| {' | '.join(row)} |\n" for row in texts)
 
 
 def _cells(line: Standing, target: float) -> dict[str, str]:
-    """Return the cells of a line by their headings."""
+    """Return the cells of a row by heading."""
     goal = percentage(target)
     return {
         "method": line.label,
@@ -67,7 +67,7 @@ def _cells(line: Standing, target: float) -> dict[str, str]:
 
 
 def run_table(summary: Mapping[str, Any], folder: Path) -> Table:
-    """Return a run's summary for the terminal."""
+    """Return a run's summary as a table for the terminal."""
     table = Table(title=f"{summary['algorithm']}: {summary['rounds']} rounds", show_header=False, title_justify="left")
     rows = {
         "accuracy": f"{percent(summary['final_accuracy'])} final, {percent(summary['best_accuracy'])} best",
@@ -100,12 +100,12 @@ class _Cell(NamedTuple):
 
 
 def summary_table(runs: Sequence[Run], target: float) -> str:
-    """Return accuracy and upload to the target, as the papers report them. The best values are bold."""
+    """Return an HTML table of accuracy and upload to the target, as in the papers. The best values are bold."""
     return _html([_summary(run, runs[0], target) for run in runs])
 
 
 def _summary(run: Run, reference: Run, target: float) -> dict[str, _Cell]:
-    """Return a line of the summary by its headings."""
+    """Return the cells of a summary row by heading."""
     goal, end, reference_end = percentage(target), run.reaches(target), reference.reaches(target)
     final = run.accuracies[-1] if run.accuracies else None
     best = max(run.accuracies, default=None)
@@ -133,7 +133,7 @@ def _summary(run: Run, reference: Run, target: float) -> dict[str, _Cell]:
 
 
 def failure_table(runs: Sequence[Run]) -> str:
-    """Return the number of failures by kind, and the errors of dropped clients."""
+    """Return an HTML table of failures by kind, with the errors of dropped clients."""
     if not any(run.failed for run in runs):
         return "<p>None: no client was dropped, no task was retried, and no host was lost.</p>"
     rows = []
@@ -142,12 +142,12 @@ def failure_table(runs: Sequence[Run]) -> str:
         more = f"; and {len(reasons) - 3} more" if len(reasons) > 3 else ""
         counts = {kind: _Cell(f"{sum(counts):,}") for kind, counts in run.failures.items()}
         why = _Cell("; ".join(reasons[:3]) + more)
-        rows.append({"method": _Cell(run.label), **counts, "why clients were dropped": why})
+        rows.append({"method": _Cell(run.label), **counts, "reasons for dropped clients": why})
     return _html(rows)
 
 
 def _html(rows: Sequence[Mapping[str, _Cell]]) -> str:
-    """Return a table of cells by heading."""
+    """Return an HTML table from rows of cells by heading."""
     head = "".join(f"<th>{escape(heading)}</th>" for heading in rows[0])
     best = {heading: _highest(row[heading].score for row in rows) for heading in rows[0]}
     body = ""

@@ -1,4 +1,4 @@
-"""Runs as TensorBoard events. Curves are named like the fields of the round record."""
+"""Runs as TensorBoard events. Curves are named after the fields of the round record."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from raybcgd.report.runs import Run
 
 
 def write_events(runs: Sequence[Run], folder: Path) -> None:
-    """Write one folder of events per run; view them with `tensorboard --logdir FOLDER`."""
+    """Write one folder of events per run. View them with `tensorboard --logdir FOLDER`."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -23,7 +23,7 @@ def write_events(runs: Sequence[Run], folder: Path) -> None:
                     for name, value in scalars(record).items():
                         writer.add_scalar(name, value, record.round, record.timing.finished_at)
     except OSError as error:
-        raise ConfigError(f"--tensorboard {folder} is not writable ({error.strerror}); choose another") from None
+        raise ConfigError(f"--tensorboard {folder} is not writable ({error.strerror}); choose another folder") from None
 
 
 def scalars(record: RoundRecord) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Aggregation of uploads: per coordinate, over the clients that sent it.
+"""Aggregate uploads: per coordinate, over the clients that sent it.
 
 Uploads are added in cohort order, not in order of arrival, so that the sums have the same bits in every run.
 """
@@ -41,16 +41,16 @@ class Aggregate(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """What the uploads of all clients with the same block have in common."""
+    """What all uploads of the same block have in common."""
 
     down: Any
     """The broadcast, on the uploaded coordinates."""
     trained: Tensor | None
-    """1 on parameters and 0 on buffers, on the uploaded coordinates. None without buffers."""
+    """For each uploaded coordinate: 1 for a parameter, 0 for a buffer. None without buffers."""
     spans: Mapping[str, tuple[tuple[slice, slice], ...]]
-    """Per field: pairs of a slice of the flat vector and the slice of the field that belongs there."""
+    """Per field: pairs of a slice of the flat vector and the matching slice of the uploaded field."""
     measured: Sequence[tuple[int, slice, slice]]
-    """The blocks of the displacement: number, slice of the flat vector, slice of the field."""
+    """The blocks of the displacement: number, slice of the flat vector, slice of the uploaded field."""
     blocks: list[int]
     """Numbers of the uploaded blocks, the shared block last."""
 
@@ -81,14 +81,14 @@ class Aggregator:
         self._blocks = [(number, block) for number, block in enumerate(blocks) if block.size]
         self._weight = 0.0
         self._weights, self._counts, self._squares = np.zeros((3, len(blocks)))
-        even = all(item.weight == 1.0 for item in expected)
-        # The unweighted sum of the displacements, for their diversity. With equal weights it is among the sums.
-        self._moved = None if even else torch.zeros(wire.layout.size, dtype=wire.dtype)
+        unweighted = all(item.weight == 1.0 for item in expected)
+        # The unweighted sum of the displacements, for drift diversity. With equal weights, `_sums` contains it.
+        self._moved = None if unweighted else torch.zeros(wire.layout.size, dtype=wire.dtype)
         self._drift = torch.zeros(wire.layout.size, dtype=wire.dtype) if measure_drift else None
         self._groups: dict[int | None, _Group] = {}
 
     def add(self, client: int, payload: np.ndarray | None) -> None:
-        """Take an upload (None: the client was dropped), and add all uploads whose turn has come."""
+        """Receive a client's upload, or None if it was dropped. Add all uploads that are next in cohort order."""
         self._waiting[client] = payload
         while self._next < len(self._expected):
             expected = self._expected[self._next]
@@ -108,13 +108,11 @@ class Aggregator:
         self._counts[group.blocks] += 1
         squares = self._measure(getattr(terms, self._displacement), group)
         for field, values in zip(self._fields, terms, strict=True):
-            # A value that is not finite shows in the sum. A sum that overflows is checked value by value.
+            # A non-finite value makes the sum non-finite. So does an overflow, so check the values themselves.
             total = squares if field.name == self._displacement else float(values.sum())
             if not math.isfinite(total) and not bool(torch.isfinite(values).all()):
                 where = "" if block is None else f" for block {block}"
-                raise FloatingPointError(
-                    f"client {client} uploaded values{where} that are not finite; lower algorithm.lr"
-                )
+                raise FloatingPointError(f"client {client} uploaded non-finite values{where}; lower algorithm.lr")
             weight = 1.0 if field.summed else expected.weight
             accumulator = self._sums[field.name]
             for place, span in group.spans[field.name]:
@@ -122,7 +120,7 @@ class Aggregator:
         self._weight += expected.weight
 
     def _group(self, block: int | None) -> _Group:
-        """Return what the clients with this block have in common."""
+        """Return what all uploads of a block have in common."""
         if block not in self._groups:
             wire, slices, scalar = self._wire, self._wire.coordinates(block), (slice(0, 1),)
             spans = {
@@ -146,7 +144,7 @@ class Aggregator:
         return self._groups[block]
 
     def _measure(self, values: Tensor, group: _Group) -> float:
-        """Add a displacement to the measurements of its blocks; return its squared norm."""
+        """Add a displacement to the measurements of its blocks. Return its squared norm."""
         total = 0.0
         for number, place, span in group.measured:
             piece = values[span]
@@ -160,7 +158,7 @@ class Aggregator:
         return total
 
     def result(self) -> Aggregate:
-        """Return the aggregate, after every expected client has been added or dropped."""
+        """Return the aggregate. Call this after `add` was called for every expected client."""
         if self._next != len(self._expected):
             raise AssertionError(f"{len(self._expected) - self._next} uploads are still missing")
         diversity: list[float | None] = [None] * len(self._squares)
@@ -184,13 +182,13 @@ class Aggregator:
 
 
 def _concatenated(slices: Slices) -> tuple[tuple[slice, slice], ...]:
-    """Return each slice of a vector with its position in the concatenation of all slices."""
+    """Return each slice of a vector, paired with its position in the concatenation of all slices."""
     ends = accumulate((s.stop - s.start for s in slices), initial=0)
     return tuple(zip(slices, starmap(slice, pairwise(ends)), strict=True))
 
 
 def average_buffers(algorithm: Algorithm, before: Any, after: Any, total: Any, trained: Tensor | None) -> Any:
-    """Return the new server state with averaged buffers. A server rule could make a variance negative."""
+    """Return the new server state with buffers averaged over clients. A server rule could make a variance negative."""
     if trained is None:
         return after
     moved = getattr(total, displacement(algorithm.terms_type))
@@ -198,7 +196,7 @@ def average_buffers(algorithm: Algorithm, before: Any, after: Any, total: Any, t
 
 
 def keep_uncovered(algorithm: Algorithm, before: Any, after: Any, uncovered: Slices) -> Any:
-    """Return the new server state with the old values on coordinates that no client uploaded."""
+    """Return the new server state with its old values on coordinates that no client uploaded."""
     if not uncovered:
         return after
     kept = {}

@@ -1,4 +1,4 @@
-"""Evaluation of the global model in fixed pieces of test data, so that the result does not depend on the hosts."""
+"""Evaluate the global model in fixed pieces of test data, so that the result does not depend on the hosts."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from raybcgd.record.rounds import Quality
 
 
 def pieces(counts: Sequence[int], size: int) -> list[Piece]:
-    """Cut the test samples of every model into pieces of at most `size`."""
+    """Cut the test samples of every model into pieces of at most `size` samples."""
     return [
         Piece(model, start, min(start + size, count))
         for model, count in enumerate(counts)

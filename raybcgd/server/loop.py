@@ -30,7 +30,7 @@ FREE = ("version", "rounds", "engine", "hosts", "checkpoint", "evaluation", "ana
 
 
 def identity(problem: Problem, data: Data) -> dict[str, Any]:
-    """Return what must be equal for a run to resume with the same bits: settings, and hashes of the data."""
+    """Return what a resumed run must have in common with its checkpoint: settings, and a hash of the data."""
     settings = problem.config.model_dump(mode="json", exclude_none=True, exclude=set(FREE))
     digest, train = hashlib.sha256(), data.dataset.train
     for array in (train.targets, *(partition.indices for partition in data.partitions), train.inputs[:100]):
@@ -50,7 +50,7 @@ def initial_state(problem: Problem, data: Data) -> RunState:
 
 
 def restored_state(fresh: RunState, position: Position) -> RunState:
-    """Return the state that a checkpoint holds."""
+    """Return the state in a checkpoint."""
     return RunState(
         rounds=position.rounds,
         server=type(fresh.server)(**{name: torch.tensor(array) for name, array in position.server.items()}),
@@ -80,24 +80,24 @@ class TrainingLoop:
             self._state = restored_state(self._state, position)
 
     def _position(self, resume: bool) -> Position | None:
-        """Return the checkpoint to continue from; None to start with round 0."""
+        """Return the checkpoint to resume from, or None to start at round 0."""
         if not resume:
             self._checkpoints.refuse_others()
             return None
         position, rounds = self._checkpoints.latest(), self._problem.config.rounds
         if position is None and self._folder.summary.exists():
             raise ConfigError(
-                f"{self._folder.path} has no usable checkpoint, so its finished run cannot continue; start again with "
-                "another --out, and checkpoint.every above 0"
+                f"{self._folder.path} has no usable checkpoint, so its finished run cannot continue; start a new run "
+                "with another --out and checkpoint.every of at least 1"
             )
         if position is None and self._log.content():
-            log.warning("no usable checkpoint yet: the run starts again with round 0")
+            log.warning("no usable checkpoint: the run starts again at round 0")
         if position is not None and position.rounds > rounds:
-            raise ConfigError(f"rounds = {rounds}, but {position.rounds} rounds are done; raise it to continue")
+            raise ConfigError(f"rounds = {rounds}, but {position.rounds} rounds are done; raise rounds to continue")
         return position
 
     def models(self) -> list[np.ndarray]:
-        """Return the current models: one, or one per data phase."""
+        """Return the current global models: one, or one per data phase."""
         return [model.numpy() for model in self._problem.algorithm.models(self._state.server)]
 
     def run(self, pool: Pool) -> Iterator[RoundRecord]:
@@ -113,7 +113,7 @@ class TrainingLoop:
         )
         with exporting(config.metrics, info) as exporter:
             if exporter is not None:
-                exporter.take_up(self._log)
+                exporter.replay(self._log)
             for record in self._rounds(pool):
                 if exporter is not None:
                     exporter.observe(record, self._saved_at)
@@ -126,7 +126,7 @@ class TrainingLoop:
             try:
                 state, record = run_round(self._problem, self._data, pool, self._state)
             except RunError:
-                yield from self._finish(pending)  # the previous round did commit
+                yield from self._finish(pending)  # the previous round is already committed
                 raise
             yield from self._finish(pending)
             self._state = state
@@ -134,7 +134,7 @@ class TrainingLoop:
         yield from self._finish(pending)
 
     def _pending(self, record: RoundRecord, pool: Pool) -> "_Pending":
-        """Start the evaluation of a committed round, and copy what its checkpoint needs."""
+        """Start the evaluation of a committed round, and keep what its checkpoint needs."""
         config, state = self._problem.config, self._state
         scores, position = None, None
         if config.evaluation.due(record.round, config.rounds):

@@ -18,7 +18,7 @@ def block_norms(vector: Tensor, layout: BlockLayout) -> tuple[float, ...]:
 
 
 def server_norms(algorithm: Algorithm, server: Any, layout: BlockLayout) -> dict[str, Any]:
-    """Return the block norms of the server's vectors, as fields of the record's `blocks`."""
+    """Return the norms per block of the server's vectors, as fields of the record's `blocks`."""
     names = [field.name for field in declared(algorithm.Server) if field.kind is Kind.WHOLE and field.name != "x"]
     norms = {name: block_norms(getattr(server, name), layout) for name in names}
     marks = {"momentum": Momentum, "control_variate": ControlVariate}
@@ -27,6 +27,6 @@ def server_norms(algorithm: Algorithm, server: Any, layout: BlockLayout) -> dict
 
 
 def proportional(total: int, weights: tuple[int, ...]) -> tuple[int, ...]:
-    """Divide an integer in proportion to weights, into integers that sum to it."""
+    """Split an integer in proportion to weights. The parts are integers that sum to it."""
     ends = np.cumsum((0, *weights))
     return tuple(np.diff(np.round(ends * (total / max(ends[-1], 1))).astype(np.int64)).tolist())

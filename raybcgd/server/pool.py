@@ -1,4 +1,4 @@
-"""What a round needs from the client hosts, wherever they run."""
+"""The interface between a round and the client hosts, wherever they run."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,21 +12,21 @@ from raybcgd.record.rounds import Hosts
 
 @dataclass(frozen=True)
 class RoundWork:
-    """The training of one round."""
+    """The training tasks of a round."""
 
     tasks: Sequence[ClientTask]
     broadcast: Mapping[str, np.ndarray]
     orders: RoundOrders
     deadline_seconds: float | None
-    """Tasks that take longer are left out; None: wait for all."""
+    """Drop tasks that take longer. None: wait for all."""
 
 
 class PoolReport(NamedTuple):
-    """The hosts since the last report."""
+    """Measurements of the hosts since the last report."""
 
     hosts: Hosts
     broadcast_seconds: float = 0.0
-    """The part of the training time that went into the broadcast."""
+    """The part of the training time that the broadcast took."""
 
 
 class Pool(Protocol):
@@ -36,10 +36,10 @@ class Pool(Protocol):
         """Run all tasks and yield outcomes as they arrive."""
 
     def evaluate(self, models: Sequence[np.ndarray], pieces: Sequence[Piece]) -> Callable[[], list[Score]]:
-        """Start evaluating models; the returned function waits for the scores."""
+        """Start evaluating models. Return a function that waits for the scores."""
 
     def report(self) -> PoolReport:
-        """Report what happened since the last call."""
+        """Return the measurements since the last call."""
 
     def close(self) -> None:
         """Stop all hosts."""

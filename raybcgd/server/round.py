@@ -30,7 +30,7 @@ from raybcgd.wire.upload import Wire, total
 
 @dataclass(frozen=True)
 class RunState:
-    """Where a run stands between two rounds."""
+    """The state of a run between two rounds."""
 
     rounds: int
     """Finished rounds."""
@@ -42,7 +42,7 @@ class RunState:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """A round before it starts: a function of the config, the data, the round's index and the history."""
+    """The plan of a round: a function of the config, the data, the round's index and the history."""
 
     cohort: tuple[Member, ...]
     expected: tuple[Expected, ...]
@@ -86,7 +86,7 @@ def _expected(problem: Problem, data: Data, member: Member, data_phase: int) -> 
 
 @dataclass(frozen=True)
 class _Trained:
-    """A round after training."""
+    """The results of a round's training."""
 
     outcomes: Mapping[int, Outcome]
     """By client, for the whole cohort."""
@@ -97,7 +97,7 @@ class _Trained:
 
 
 def run_round(problem: Problem, data: Data, pool: Pool, state: RunState) -> tuple[RunState, RoundRecord]:
-    """Compute the next round and commit it to the ledger. Return the next state and the record before evaluation.
+    """Run the next round and commit it to the ledger. Return the next state and the record without evaluation.
 
     An exception leaves the state unchanged.
     """
@@ -154,7 +154,7 @@ def _train(
 
 
 def _record(problem: Problem, plan: RoundPlan, before: RunState, trained: _Trained, clock: "_Clock") -> RoundRecord:
-    """Return the record of a round before its evaluation."""
+    """Return the record of a round without its evaluation."""
     layout, server, hosts = plan.wire.layout, trained.server, trained.report.hosts
     answers = [(member, trained.outcomes[member.client]) for member in plan.cohort]
     present = [(member, outcome) for member, outcome in answers if not outcome.error]
@@ -168,8 +168,8 @@ def _record(problem: Problem, plan: RoundPlan, before: RunState, trained: _Train
     )
     clock.lap("reduce")
     broadcast, laps = trained.report.broadcast_seconds, clock.laps
-    # The pool's part of the broadcast was counted as training.
-    moved = {"broadcast": laps["broadcast"] + broadcast, "train": max(0.0, laps["train"] - broadcast)}
+    # The clock counts the pool's part of the broadcast as training.
+    corrected = {"broadcast": laps["broadcast"] + broadcast, "train": max(0.0, laps["train"] - broadcast)}
     participants = tuple(_participant(member, outcome) for member, outcome in present)
     losses = [math.inf if participant.loss is None else participant.loss for participant in participants]
     return RoundRecord(
@@ -181,7 +181,7 @@ def _record(problem: Problem, plan: RoundPlan, before: RunState, trained: _Train
         quality=Quality(train_loss=float(np.mean(losses)) if losses else None),
         traffic=traffic,
         blocks=blocks,
-        timing=Timing(seconds=sum(laps.values()), stage_seconds={**laps, **moved}),
+        timing=Timing(seconds=sum(laps.values()), stage_seconds={**laps, **corrected}),
         hosts=hosts.model_copy(update={"state_disk_bytes": before.ledger.files * problem.state_bytes}),
     )
 
@@ -194,7 +194,7 @@ def _participant(member: Member, outcome: Outcome) -> Participant:
 def _traffic(
     problem: Problem, plan: RoundPlan, present: Sequence[tuple[Member, Outcome]], upload_d_before: float
 ) -> tuple[Traffic, dict[str, tuple[int, ...]]]:
-    """Count what was sent: in all, and per block."""
+    """Return the round's traffic, in total and per block."""
     wire, links = plan.wire, problem.config.cohort.links
     uploads = [wire.upload(member.block, outcome.payload) for member, outcome in present]
     upload, download = total(uploads), total([wire.download] * len(plan.cohort))

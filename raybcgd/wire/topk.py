@@ -15,8 +15,8 @@ class TopK(Codec):
     """Top-k with error feedback (Stich et al., NeurIPS 2018): send the k largest values, keep the rest for later.
 
     The payload has k of n values, unchanged, and their indices in bits = ceil(log2 n) bits each. For float32: 4 k +
-    ceil(k bits / 8) bytes. With k = n there are no indices. A client keeps the values that it did not send and adds them
-    to its next upload of the same coordinates.
+    ceil(k bits / 8) bytes. With k = n there are no indices. A client keeps unsent values and adds them to its next
+    upload of the same coordinates.
     """
 
     k: Annotated[int, Field(ge=1)] | None = None

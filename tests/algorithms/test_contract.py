@@ -214,7 +214,7 @@ SERVERS = {
     "mm_psgd": {"predictors": 1.0, "seen": 0},
     "mc_psgd": {"chains": 1.0, "predictors": 1.0, "seen": 0},
 }
-"""The fields that a server keeps beside x: at first zero (0.0), x in every phase (1.0), or integers."""
+"""The server's fields other than x: initially zero (0.0), x in every phase (1.0), or integers."""
 CLIENTS = {"scaffold": ("c",), "fedpvr": ("c",), "feddc": ("h", "a"), "fedbcgd+": ("c",)}
 DOWN = {"scaffold": ("x", "c"), "fedpvr": ("x", "c"), "feddc": ("x", "a"), "fedbcgd+": ("x", "c")}
 

@@ -76,7 +76,7 @@ def test_the_kuberay_schema_rejects_a_wrong_key_and_a_wrong_type() -> None:
 
 
 def test_the_network_policy_is_valid() -> None:
-    """KubeRay does not define this kind, so the part of networking.k8s.io/v1 in use is written out here."""
+    """KubeRay has no schema for this kind, so the test contains the part of networking.k8s.io/v1 that we use."""
     labels = {
         "type": "object",
         "properties": {"matchLabels": {"type": "object", "additionalProperties": {"type": "string"}}},
@@ -95,7 +95,7 @@ def test_the_network_policy_is_valid() -> None:
     rule = {
         "type": "object",
         "properties": {"from": {"type": "array", "items": peer}, "ports": {"type": "array", "items": port}},
-        "required": ["from"],  # a rule without it admits everyone
+        "required": ["from"],  # a rule without it admits all traffic
         "additionalProperties": False,
     }
     spec = {

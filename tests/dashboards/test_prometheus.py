@@ -53,7 +53,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
 
 @pytest.fixture(scope="module")
 def seen(prometheus: Prometheus, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Yield the folder of a CPU run that is paused after its last round. A second run has simulated GPU metrics."""
+    """Yield the folder of a CPU run that is paused after its last round. A second run reports simulated GPU memory."""
     folder = tmp_path_factory.mktemp("runs") / "job"
     config = small(
         rounds=ROUNDS,
@@ -94,7 +94,7 @@ def _slowly(folder: Path, config: Config) -> Iterator[RoundRecord]:
 def _on_gpus(prometheus: Prometheus, records: list[RoundRecord]) -> Endpoint:
     exporter = Exporter(RunInfo("gpus", "fedavg", "images", 10, 100, True), MetricsConfig())
     memory = {"device_memory_bytes": 10, "object_store_bytes": 20, "object_store_capacity_bytes": 30}
-    exporter.take_up(r.model_copy(update={"hosts": r.hosts.model_copy(update=memory)}) for r in records)
+    exporter.replay(r.model_copy(update={"hosts": r.hosts.model_copy(update=memory)}) for r in records)
     return Endpoint(exporter.registry, "127.0.0.1", 0, discovery_file(str(prometheus.discovery), "gpus"))
 
 
@@ -111,7 +111,7 @@ def test_every_alert_is_loaded_and_healthy_and_none_fires(prometheus: Prometheus
     for group in shipped:
         for rule in group["rules"]:
             assert prometheus.query(rule["expr"]) == [], rule["alert"]
-            # A healthy run returns nothing, but not because data is missing on either side of a comparison.
+            # A healthy run fires no alert, but both sides of every comparison must have data.
             for side in re.split(r"\bunless\b|[<>]=?|==", rule["expr"]):
                 assert re.fullmatch(r"\s*[\d.]+\s*", side) or prometheus.query(side.strip()), (rule["alert"], side)
 

@@ -14,19 +14,21 @@ def count(config: HostsConfig, *nodes: dict[str, float], cohort: int = 100, clie
     return host_count(config, host_needs(config, nodes), nodes, cohort, clients)
 
 
-def test_without_gpus_each_host_asks_for_a_cpu() -> None:
+def test_without_gpus_each_host_requests_a_cpu() -> None:
     assert host_needs(HostsConfig(), [CPU_NODE]) == HostNeeds(num_gpus=0, num_cpus=1)
     assert count(HostsConfig(), CPU_NODE, CPU_NODE) == 8
 
 
-def test_with_gpus_each_host_asks_only_for_its_fraction() -> None:
+def test_with_gpus_each_host_requests_only_its_fraction() -> None:
     assert host_needs(HostsConfig(), [CPU_NODE, GPU_NODE]) == HostNeeds(num_gpus=0.25, num_cpus=0)
     assert count(HostsConfig(), CPU_NODE, GPU_NODE, GPU_NODE) == 16
 
 
 def test_a_fraction_does_not_span_gpus() -> None:
     assert count(HostsConfig(num_gpus=0.3), GPU_NODE) == 6
-    with pytest.raises(ConfigError, match=r"hosts\.count = 7 .* holds 6: it has 1 node with 4 CPU and 2 GPU; lower"):
+    with pytest.raises(
+        ConfigError, match=r"hosts\.count = 7 .* only 6 fit: the cluster has 1 node with 4 CPU and 2 GPU; lower"
+    ):
         count(HostsConfig(num_gpus=0.3, count=7), GPU_NODE)
 
 
@@ -36,14 +38,14 @@ def test_there_are_no_more_hosts_than_clients_per_round() -> None:
 
 def test_one_actor_per_client() -> None:
     assert count(HostsConfig(clients_per_host=1, num_cpus=0.1), CPU_NODE, clients=30) == 30
-    with pytest.raises(ConfigError, match=r"hosts\.clients_per_host = 1 with 30 clients asks for 30 hosts"):
+    with pytest.raises(ConfigError, match=r"hosts\.clients_per_host = 1 with 30 clients requires 30 hosts"):
         count(HostsConfig(clients_per_host=1), CPU_NODE, clients=30)
 
 
 def test_a_host_that_fits_on_no_node_is_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"no host fits: each asks for 3 GPU"):
+    with pytest.raises(ConfigError, match=r"no host fits: each requests 3 GPU"):
         count(HostsConfig(num_gpus=3), GPU_NODE, GPU_NODE)
-    with pytest.raises(ConfigError, match=r"no host fits: each asks for 0\.25 GPU"):
+    with pytest.raises(ConfigError, match=r"no host fits: each requests 0\.25 GPU"):
         count(HostsConfig(device="gpu"), CPU_NODE)
 
 
@@ -59,9 +61,9 @@ def test_with_max_count_hosts_may_exceed_the_current_capacity() -> None:
     assert count(config, CPU_NODE, cohort=5) == 5
     assert config.start_timeout > HostsConfig().start_timeout
     assert count(HostsConfig(max_count=30, clients_per_host=1), clients=30) == 30
-    with pytest.raises(ConfigError, match=r"asks for 30 hosts, more than hosts\.max_count = 12; raise .* at least 30"):
+    with pytest.raises(ConfigError, match=r"requires 30 hosts, more than hosts\.max_count = 12; raise .* at least 30"):
         count(HostsConfig(max_count=12, clients_per_host=1), clients=30)
-    with pytest.raises(ValueError, match=r"set count for an exact number of hosts, or max_count for a limit"):
+    with pytest.raises(ValueError, match=r"set count for an exact number, or max_count for a maximum"):
         HostsConfig(count=2, max_count=3)
 
 

@@ -1,4 +1,4 @@
-"""Scheduling: balanced hosts, and clients that stay home if that costs nothing."""
+"""Scheduling: hosts are balanced, and clients stay on their home host if that costs nothing."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def queues_of(*hosts: int) -> TaskQueues:
 
 
 def simulate(queues: TaskQueues, hosts: list[int], seconds: dict[int, float]) -> dict[int, float]:
-    """Run all tasks, always on the host that is idle first, and return the busy time per host."""
+    """Run all tasks, each on the host that becomes idle first, and return the busy time per host."""
     busy = dict.fromkeys(hosts, 0.0)
     waiting = set(hosts)
     while waiting:

@@ -163,11 +163,11 @@ def test_custom_models_and_losses() -> None:
         ({"name": nn.Linear(2, 2)}, "pass it as run(module=…)"),
         ({"name": "user_package:not_a_model"}, "returned int; return a torch.nn.Module"),
         ({"name": "user_package:wide_model"}, "missing a required argument"),
-        ({"name": "user_package:ready_model", "options": {"a": 1}}, "accepts none"),
+        ({"name": "user_package:ready_model", "options": {"a": 1}}, "accepts no options"),
         ({"name": "vit_b_16", "options": {"weights": "/no/such/file"}}, "model.options.weights"),
     ],
 )
-def test_a_wrong_model_gives_a_one_line_error(config: dict[str, object], message: str) -> None:
+def test_an_invalid_model_gives_a_one_line_error(config: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         build(ModelConfig(**config), (1, 8, 8), 10, seed=0)
     assert message in str(error.value)

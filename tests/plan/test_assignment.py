@@ -1,4 +1,4 @@
-"""Which block each client uploads: at random, by bandwidth, by need."""
+"""The assignment of blocks to clients: at random, by bandwidth or by need."""
 
 from itertools import permutations
 from pathlib import Path
@@ -18,20 +18,20 @@ from raybcgd.problem import prepare
 from tests.conftest import small
 
 
-def test_random_dealing_is_what_it_always_was() -> None:
-    """The cohorts of earlier versions, so that old runs can be repeated."""
+def test_random_assignment_is_stable_across_versions() -> None:
+    """Old runs can be repeated only if the cohorts stay the same."""
     assert draw_cohort(0, 0, 20, 4, 2) == ((11, 1), (13, 0), (14, 0), (19, 1))
     assert [m.block for m in draw_cohort(7, 11, 50, 9, 3)] == [0, 1, 0, 1, 0, 2, 2, 2, 1]
     assert [m.client for m in draw_cohort(7, 11, 50, 9, None)] == [4, 5, 7, 9, 16, 18, 21, 31, 37]
 
 
-def test_fewer_clients_than_blocks_take_different_blocks_and_all_in_their_turn() -> None:
+def test_fewer_clients_than_blocks_get_different_blocks_and_all_blocks_are_used_over_time() -> None:
     rounds = [[member.block for member in draw_cohort(3, k, 20, 2, 5)] for k in range(40)]
     assert all(len(set(blocks)) == 2 for blocks in rounds)
     assert {block for blocks in rounds for block in blocks} == set(range(5))
 
 
-def test_blocks_that_nobody_takes_stay_as_they_were(tmp_path: Path) -> None:
+def test_blocks_without_a_client_do_not_change(tmp_path: Path) -> None:
     few = {"clients_per_block": None, "clients_per_round": 1, "cover": "some"}
     with pytest.raises(ConfigError, match=r"is less than the 3 blocks; raise it to at least 3, .* cohort\.cover"):
         prepare(small(cohort={**few, "cover": "all"}))
@@ -49,13 +49,13 @@ def test_blocks_that_nobody_takes_stay_as_they_were(tmp_path: Path) -> None:
     rates=st.lists(st.floats(0.1, 1e6), min_size=2, max_size=6),
     sizes=st.lists(st.integers(1, 10**6), min_size=2, max_size=3),
 )
-def test_no_other_dealing_makes_the_slowest_upload_faster(rates: list[float], sizes: list[int]) -> None:
+def test_no_other_even_assignment_makes_the_slowest_upload_faster(rates: list[float], sizes: list[int]) -> None:
     clients = list(range(len(rates)))
     blocks = by_bandwidth(np.array(rates), sizes)(clients, len(sizes))
-    assert sorted(blocks) == sorted(evenly(clients, len(sizes))), "as many clients a block as ever"
+    assert sorted(blocks) == sorted(evenly(clients, len(sizes))), "the number of clients per block must not change"
 
-    def slowest(dealt: Any) -> float:
-        return max(sizes[block] / rate for block, rate in zip(dealt, rates, strict=True))
+    def slowest(assigned: Any) -> float:
+        return max(sizes[block] / rate for block, rate in zip(assigned, rates, strict=True))
 
     assert slowest(blocks) == min(slowest(other) for other in set(permutations(blocks)))
 
@@ -64,7 +64,9 @@ def test_no_other_dealing_makes_the_slowest_upload_faster(rates: list[float], si
     need=st.lists(st.floats(0, 1e6), min_size=1, max_size=8),
     spare=st.integers(0, 40),
 )
-def test_every_block_has_a_client_and_needier_blocks_have_no_fewer(need: list[float], spare: int) -> None:
+def test_every_block_has_a_client_and_blocks_with_more_need_have_at_least_as_many(
+    need: list[float], spare: int
+) -> None:
     blocks = by_need(np.array(need))(list(range(len(need) + spare)), len(need))
     counts = np.bincount(blocks, minlength=len(need))
     assert counts.sum() == len(need) + spare
@@ -75,7 +77,7 @@ def test_every_block_has_a_client_and_needier_blocks_have_no_fewer(need: list[fl
                 assert counts[a] >= counts[b]
 
 
-def test_links_are_declared_or_drawn() -> None:
+def test_links_are_configured_or_drawn() -> None:
     assert uplinks(LinksConfig(uplinks=(1.0, 2.0)), 2, 0).tolist() == [1.0, 2.0]
     drawn = uplinks(LinksConfig(median=5e5, sigma=0.7), 20_000, 0)
     assert np.median(drawn) == pytest.approx(5e5, rel=0.03)
@@ -87,7 +89,7 @@ def test_links_are_declared_or_drawn() -> None:
         small(cohort={"assignment": "bandwidth"})
 
 
-def test_simulated_time_is_the_slowest_clients() -> None:
+def test_simulated_time_is_that_of_the_slowest_client() -> None:
     assert simulated_seconds(LinksConfig(), [10.0, 1.0], [100, 5], 1000) == 10.0
     assert simulated_seconds(LinksConfig(downlink_factor=10), [10.0, 1.0], [100, 5], 1000) == 105.0
     assert simulated_seconds(LinksConfig(), [], [], 0) == 0.0
@@ -102,22 +104,22 @@ def test_slow_clients_get_small_blocks_and_the_round_takes_less_time(tmp_path: P
     problem, _ = prepare(small(cohort={"links": links}))
     rates, sizes = problem.uplinks, [block.size for block in problem.layout.blocks]
     assert rates is not None
-    for fair, fast in zip(runs["random"].records, runs["bandwidth"].records, strict=True):
-        assert {p.client for p in fair.participants} == {p.client for p in fast.participants}
+    for even, fast in zip(runs["random"].records, runs["bandwidth"].records, strict=True):
+        assert {p.client for p in even.participants} == {p.client for p in fast.participants}
         assert fast.traffic.simulated_seconds is not None
-        assert fair.traffic.simulated_seconds is not None
-        assert fast.traffic.simulated_seconds <= fair.traffic.simulated_seconds
+        assert even.traffic.simulated_seconds is not None
+        assert fast.traffic.simulated_seconds <= even.traffic.simulated_seconds
         ordered = sorted(fast.participants, key=lambda p: rates[p.client])
         assert [sizes[p.block or 0] for p in ordered] == sorted(sizes[p.block or 0] for p in ordered)
         seconds = max(
-            4 * (sizes[p.block or 0] + problem.layout.shared.size) / rates[p.client] for p in fair.participants
+            4 * (sizes[p.block or 0] + problem.layout.shared.size) / rates[p.client] for p in even.participants
         )
-        assert fair.traffic.simulated_seconds == pytest.approx(seconds)
+        assert even.traffic.simulated_seconds == pytest.approx(seconds)
     saved, spent = (runs[name].summary["simulated_seconds"] for name in ("bandwidth", "random"))
     assert saved < 0.9 * spent
 
 
-def test_links_alone_change_no_bit(tmp_path: Path) -> None:
+def test_links_alone_do_not_change_the_weights(tmp_path: Path) -> None:
     plain, linked = (
         run(small(cohort=cohort), out=tmp_path / str(k)) for k, cohort in enumerate(({}, {"links": {"sigma": 2.0}}))
     )
@@ -132,13 +134,13 @@ NEED: dict[str, Any] = {"cohort": {"assignment": "need", "clients_per_block": 4}
 def test_blocks_that_move_more_get_more_clients(tmp_path: Path) -> None:
     result = run(small(rounds=6, **NEED), out=tmp_path / "run")
     counts = [np.bincount([p.block or 0 for p in record.participants], minlength=3) for record in result.records]
-    assert counts[0].tolist() == [4, 4, 4], "nothing is known yet"
+    assert counts[0].tolist() == [4, 4, 4], "no block has moved yet"
     assert all(count.sum() == 12 and count.min() >= 1 for count in counts)
     # The first block of this network is by far the largest, and moves furthest.
     assert all(count[0] == count.max() > 4 for count in counts[1:])
 
 
-def test_a_resumed_run_remembers_the_needs(tmp_path: Path) -> None:
+def test_a_resumed_run_assigns_the_same_blocks(tmp_path: Path) -> None:
     whole = run(small(rounds=8, **NEED), out=tmp_path / "whole")
     run(small(rounds=4, **NEED), out=tmp_path / "parts")
     assert (tmp_path / "parts" / "checkpoints" / "round-000004" / "history.safetensors").exists()
@@ -148,7 +150,7 @@ def test_a_resumed_run_remembers_the_needs(tmp_path: Path) -> None:
     assert drawn == [[(p.client, p.block) for p in record.participants] for record in whole.records]
 
 
-def test_assignments_do_not_concern_methods_that_upload_everything(tmp_path: Path) -> None:
+def test_assignments_have_no_effect_on_methods_without_blocks(tmp_path: Path) -> None:
     runs = [
         run(small(algorithm={"name": "fedavg"}, cohort=cohort), out=tmp_path / str(k))
         for k, cohort in enumerate(({}, {"assignment": "need"}, {"assignment": "bandwidth", "links": {}}))
@@ -156,6 +158,6 @@ def test_assignments_do_not_concern_methods_that_upload_everything(tmp_path: Pat
     assert len({result.summary["sha256"] for result in runs}) == 1
 
 
-def test_a_method_without_blocks_need_not_cover_them() -> None:
+def test_a_method_without_blocks_may_sample_fewer_clients_than_blocks() -> None:
     few = {"clients_per_block": None, "clients_per_round": 1}
     assert prepare(small(algorithm={"name": "fedavg"}, cohort=few))[0].cohort_size == 1

@@ -1,4 +1,4 @@
-"""Dividing the parameters anew: blocks change, and what is kept of a coordinate does not."""
+"""Re-division of the parameters: blocks change, but the state of each coordinate does not."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +26,7 @@ def edges_of(config: BlocksConfig, widths: list[int], weights: Any = None, seed:
 
 @pytest.mark.parametrize("division", ["balanced", "equal"])
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_making_sizes_even_gives_back_a_division_by_size(division: str, count: int) -> None:
+def test_balancing_sizes_reproduces_a_division_by_size(division: str, count: int) -> None:
     config = BlocksConfig(division=division, count=count, redivide_every=1, redivide="size")
     module = nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise([7, 5, 11, 3, 13, 2])))
     layout = divide(module, config)
@@ -38,7 +38,7 @@ def test_making_sizes_even_gives_back_a_division_by_size(division: str, count: i
     weights=st.lists(st.floats(0, 1e3), min_size=80, max_size=80),
     count=st.integers(1, 7),
 )
-def test_cuts_have_even_weights_and_no_empty_block(weights: list[float], count: int) -> None:
+def test_cuts_balance_the_weights_and_leave_no_block_empty(weights: list[float], count: int) -> None:
     config = BlocksConfig(division="equal", count=count, shared=7, redivide_every=1, redivide="drift")
     array = np.array(weights + [0.0] * 7)
     edges = edges_of(config, [9, 6, 3], array[:81])
@@ -46,12 +46,12 @@ def test_cuts_have_even_weights_and_no_empty_block(weights: list[float], count: 
     assert (edges[0], edges[-1], len(edges)) == (0, size, count + 1)
     assert all(a < b for a, b in pairwise(edges))
     sums = [array[a:b].sum() for a, b in pairwise(edges)]
-    # A cut falls next to the coordinate that crosses the border; empty blocks alone may push it further.
+    # A cut is next to the coordinate that crosses the limit; only the rule against empty blocks moves it further.
     if array[:size].min() > 0:
         assert max(sums) <= array[:size].sum() / count + 2 * array[:size].max() + 1e-9
 
 
-def test_whole_layers_stay_whole_and_follow_the_weights() -> None:
+def test_layers_are_not_split_and_balance_the_weights() -> None:
     config = BlocksConfig(division="balanced", count=2, redivide_every=1, redivide="drift")
     widths = [4, 4, 4, 4, 4, 4]
     ends = {0, *(20 * k for k in range(1, 6))}
@@ -64,11 +64,11 @@ def test_whole_layers_stay_whole_and_follow_the_weights() -> None:
     assert (
         edges_of(config, widths, np.zeros(100))
         == divide(nn.Sequential(*(nn.Linear(4, 4) for _ in range(5))), config).edges
-    ), "nothing is known yet"
+    ), "without measurements, the edges stay the same"
 
 
 @given(seed=st.integers(0, 100))
-def test_shifted_cuts_are_equal_but_at_the_ends(seed: int) -> None:
+def test_shifted_cuts_are_equal_except_at_the_ends(seed: int) -> None:
     config = BlocksConfig(division="equal", count=4, shared="none", redivide_every=1, redivide="shift")
     edges = edges_of(config, [9, 9], seed=seed)
     sizes = np.diff(edges)
@@ -89,7 +89,7 @@ def blocks(**settings: Any) -> dict[str, Any]:
         ("fedbcgd+", "balanced", {"codec": "topk", "fraction": 0.3}),
     ],
 )
-def test_dividing_into_the_same_blocks_changes_no_bit(
+def test_dividing_into_the_same_blocks_does_not_change_the_weights(
     tmp_path: Path, name: str, division: str, codec: dict[str, Any]
 ) -> None:
     algorithm = {"name": name, "lr": 0.05, "momentum": 0.5}
@@ -110,10 +110,8 @@ def test_dividing_into_the_same_blocks_changes_no_bit(
     ("how", "codec"),
     [("drift", {"codec": "raw"}), ("movement", {"codec": "topk", "fraction": 0.3}), ("shift", {"codec": "qsgd"})],
 )
-def test_control_variates_stay_the_mean_of_the_clients_through_divisions(
-    tmp_path: Path, how: str, codec: dict[str, Any]
-) -> None:
-    """c = mean(c_i) in every coordinate: what a wrong re-mapping of either would break."""
+def test_c_stays_the_mean_of_the_clients_after_divisions(tmp_path: Path, how: str, codec: dict[str, Any]) -> None:
+    """Mapping c or c_i to the wrong coordinates would break c = mean(c_i)."""
     from safetensors.numpy import load_file
 
     from raybcgd.record.ledger import Ledger
@@ -124,14 +122,14 @@ def test_control_variates_stay_the_mean_of_the_clients_through_divisions(
     result = run(config, out=tmp_path / "run")
     edges = [record.blocks.edges for record in result.records]
     assert edges[:2] == [None, None]
-    assert all(a == b for a, b in zip(edges[2::2], edges[3::2], strict=True)), "a division holds for two rounds"
+    assert all(a == b for a, b in zip(edges[2::2], edges[3::2], strict=True)), "a division lasts two rounds"
     assert len(set(edges)) > 2
     folder = tmp_path / "run" / "checkpoints" / "round-000020"
     saved = load_file(folder / "ledger.safetensors")
     ledger = Ledger(saved["versions"], saved["checksums"])
     states = StateFolder(str(tmp_path / "run" / "states"))
-    taken = [client for client in range(20) if ledger.versions[client] >= 0]
-    ci = np.stack([states.read(client, ledger[client])["algorithm.c"] for client in taken]).astype(np.float64)
+    trained = [client for client in range(20) if ledger.versions[client] >= 0]
+    ci = np.stack([states.read(client, ledger[client])["algorithm.c"] for client in trained]).astype(np.float64)
     c = load_file(folder / "server.safetensors")["c"]
     np.testing.assert_allclose(c, ci.sum(axis=0) / 20, rtol=0, atol=3e-6 * np.abs(ci).max())
 
@@ -147,7 +145,7 @@ def test_a_resumed_run_keeps_its_division(tmp_path: Path, how: str) -> None:
     assert whole.records[-1].blocks.edges != whole.records[3].blocks.edges
 
 
-def test_one_division_by_measured_drift_evens_the_drift(tmp_path: Path) -> None:
+def test_a_division_by_measured_drift_balances_the_drift(tmp_path: Path) -> None:
     tables = blocks(division="equal", redivide="drift", redivide_every=4, redivide_times=1, shared="none")
     result = run(small(rounds=12, **tables), out=tmp_path / "run")
     edges = [record.blocks.edges for record in result.records]
@@ -158,12 +156,12 @@ def test_one_division_by_measured_drift_evens_the_drift(tmp_path: Path) -> None:
     saved = load_file(tmp_path / "run" / "checkpoints" / "round-000012" / "history.safetensors")
     problem, _ = prepare(small(**tables))
 
-    def unevenness(borders: Any) -> float:
-        sums = [saved["drifted"][a:b].sum() for a, b in pairwise(borders)]
+    def imbalance(block_edges: Any) -> float:
+        sums = [saved["drifted"][a:b].sum() for a, b in pairwise(block_edges)]
         return float(max(sums) / min(sums))
 
-    assert unevenness(edges[-1]) < 0.5 * unevenness(problem.layout.edges)
-    assert unevenness(edges[-1]) < 1.5
+    assert imbalance(edges[-1]) < 0.5 * imbalance(problem.layout.edges)
+    assert imbalance(edges[-1]) < 1.5
 
 
 def test_uploads_are_the_blocks_of_the_round(tmp_path: Path) -> None:
@@ -184,7 +182,7 @@ def test_impossible_divisions_are_refused_before_the_first_round() -> None:
         prepare(small(**blocks(division="equal", shared="all")))
 
 
-def test_only_what_is_asked_for_is_measured() -> None:
+def test_only_required_values_are_measured() -> None:
     problem, _ = prepare(small())
     assert History.fresh(problem.layout, problem.config.blocks, by_need=False) == History()
     assert History().arrays() == {}

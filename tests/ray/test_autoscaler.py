@@ -59,7 +59,7 @@ def gpu_nodes() -> list[dict[str, str]]:
 
 
 def places() -> list[HostPlace]:
-    """Return where the hosts run that are up."""
+    """Return where the hosts that are up run."""
     named = [actor for actor in list_named_actors(all_namespaces=True) if "-host-" in actor["name"]]
     found = []
     for actor in named:

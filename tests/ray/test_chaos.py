@@ -27,7 +27,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def workers(cluster: Cluster, title: str) -> list[psutil.Process]:
-    """Return the processes of an actor class on the nodes of this cluster, and of no other cluster."""
+    """Return the processes of an actor class on the nodes of this cluster only."""
     found = []
     for node in cluster.list_all_nodes():
         try:
@@ -67,7 +67,7 @@ def run_with_failures(cluster: Cluster, tmp_path: Path, rounds: int, kinds: list
     tables = {"rounds": rounds, "local": {"epochs": 30}, "checkpoint": {"every": 3}}
     expected = run(small(**tables), out=tmp_path / "local").summary["sha256"]
     chaos = Chaos(cluster, seed=1)
-    # Ray can add nodes only in the main thread, so the run is in another one.
+    # Ray can add nodes only in the main thread, so the run is in a second thread.
     with ThreadPoolExecutor(1) as executor:
         config = small(**tables, engine="ray", hosts={"count": 3, "max_retries": 20})
         future = executor.submit(run, config, out=tmp_path / "ray")

@@ -68,7 +68,5 @@ def test_four_hosts_on_each_of_four_gpus(gpu_cluster: Cluster, out: Path) -> Non
 
 def test_the_error_for_hosts_that_do_not_fit_names_the_capacity(gpu_cluster: Cluster, out: Path) -> None:
     config = small(engine="ray", hosts={"num_gpus": 0.3, "count": 13})
-    with pytest.raises(
-        ConfigError, match=r"hosts\.count = 13 asks for 13 hosts of 0\.3 GPU each, but the cluster holds 12"
-    ):
+    with pytest.raises(ConfigError, match=r"hosts\.count = 13 requires 13 hosts of 0\.3 GPU each, but only 12 fit"):
         run(config, out=out)

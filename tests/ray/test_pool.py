@@ -1,4 +1,4 @@
-"""The elastic pool without a run: hosts start for what a cohort can use, and stop if later cohorts cannot use them."""
+"""The elastic pool without a run: it starts as many hosts as a cohort can use, and stops unused ones later."""
 
 import time
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def test_a_host_that_cannot_reach_the_states_is_an_error(cluster: Cluster, tmp_path: Path) -> None:
-    """This happens in a cloud if the run folder is on the disk of the head."""
+    """This happens in the cloud if the run folder is on the head's disk."""
     problem, data = prepare(small(hosts={"max_count": 1}))
     hosts = HostGroup(problem, ray.put(data), str(tmp_path / "states"))
     (tmp_path / "states").rmdir()

@@ -45,7 +45,7 @@ def kill_after_some_rounds(process: subprocess.Popen[str], folder: Path, rng: ra
 
 
 def killed_and_resumed(folder: Path, engine: str, kills: int, seed: int) -> tuple[str, int]:
-    """Kill drivers in a row and let the last one finish. Return its SHA-256 and how many were killed in time."""
+    """Kill several drivers and let the last one finish. Return its SHA-256 and how many were killed in time."""
     rng, killed = random.Random(seed), 0
     for _ in range(kills):
         killed += kill_after_some_rounds(start_driver(folder, engine), folder, rng)

@@ -35,7 +35,7 @@ def one_node() -> Iterator[Cluster]:
 
 
 def random_images(seed: int = 0) -> Dataset:
-    """Return a new data set with the same bytes on every call, as if it was read from files."""
+    """Return a new data set with the same bytes on every call, as if it were read from files."""
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, (IMAGES + 1000, 3, 32, 32), dtype=np.uint8)
     labels = rng.integers(0, 10, len(images))

@@ -1,4 +1,4 @@
-"""Jobs on a real head with token authentication: submitted with the command line, followed, failed, refused."""
+"""Jobs submitted from the command line to a real head with token authentication: followed, failed or refused."""
 
 import json
 import subprocess
@@ -34,14 +34,14 @@ def config(tmp_path: Path) -> Path:
 
 
 def jobs(cluster: Head) -> list[dict[str, Any]]:
-    """What the cluster says of its jobs. Not with Ray's client, which reads the mode of authentication but once."""
+    """Return the cluster's jobs. Ray's own client would not work here: it reads the authentication mode only once."""
     request = urllib.request.Request(f"{cluster.dashboard}/api/jobs/", headers={"Authorization": f"Bearer {TOKEN}"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        found: list[dict[str, Any]] = json.load(answer)
+    with urllib.request.urlopen(request, timeout=30) as response:
+        found: list[dict[str, Any]] = json.load(response)
     return found
 
 
-def test_a_job_is_followed_to_its_end_and_its_files_are_found(cluster: Head, config: Path, tmp_path: Path) -> None:
+def test_a_job_is_followed_to_its_end_and_its_folder_is_printed(cluster: Head, config: Path, tmp_path: Path) -> None:
     done = cluster.raybcgd("submit", str(config), "--address", cluster.dashboard, "--set", "rounds=5")
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
@@ -57,7 +57,7 @@ def test_a_job_is_followed_to_its_end_and_its_files_are_found(cluster: Head, con
 
 
 @pytest.mark.slow
-def test_resume_goes_on_with_the_run_in_a_folder(cluster: Head, config: Path, tmp_path: Path) -> None:
+def test_resume_auto_resumes_the_run_in_the_folder(cluster: Head, config: Path, tmp_path: Path) -> None:
     out = tmp_path / "run with a space"
     submit = ("submit", str(config), "--address", cluster.dashboard, "--out", str(out), "--resume", "auto")
     for rounds in (2, 4):
@@ -69,23 +69,23 @@ def test_resume_goes_on_with_the_run_in_a_folder(cluster: Head, config: Path, tm
     assert json.loads((out / "summary.json").read_text())["sha256"] == here.summary["sha256"]
 
 
-def test_what_is_wrong_only_there_fails_the_job_with_our_line(cluster: Head, config: Path) -> None:
+def test_an_error_found_only_on_the_cluster_fails_the_job_with_one_line(cluster: Head, config: Path) -> None:
     done = cluster.raybcgd("submit", str(config), "--address", cluster.dashboard, "--set", "hosts.count=99")
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "error: hosts.count = 99 asks for 99 hosts of 1 CPU each, but the cluster holds 2" in done.stdout
+    assert "error: hosts.count = 99 requires 99 hosts of 1 CPU each, but only 2 fit" in done.stdout
     (name,) = [line.removeprefix("job: ") for line in done.stdout.splitlines() if line.startswith("job: ")]
     (job,) = [job for job in jobs(cluster) if job["submission_id"] == name]
     assert (job["status"], job["driver_exit_code"]) == ("FAILED", 2)
 
 
-def test_a_misspelled_config_is_refused_before_anything_is_sent(cluster: Head, config: Path) -> None:
+def test_a_misspelled_setting_is_refused_before_anything_is_sent(cluster: Head, config: Path) -> None:
     done = cluster.raybcgd("submit", str(config), "--address", cluster.dashboard, "--set", "algorithm.lrr=1")
     assert done.returncode == 2
     assert "error: algorithm.lrr is not a setting of fedbcgd+; did you mean lr?" in done.stderr
     assert "job:" not in done.stdout
 
 
-def test_without_the_token_nothing_is_accepted(cluster: Head, config: Path) -> None:
+def test_requests_without_the_token_are_refused(cluster: Head, config: Path) -> None:
     submit = ("submit", str(config), "--address", cluster.dashboard)
     for env in ({"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": ""}, {"RAY_AUTH_TOKEN": "b" * 32}):
         done = cluster.raybcgd(*submit, **env)
@@ -98,7 +98,7 @@ def test_without_the_token_nothing_is_accepted(cluster: Head, config: Path) -> N
 
 @pytest.mark.slow
 def test_the_jobs_folder_works_with_ray_job_submit(cluster: Head, tmp_path: Path) -> None:
-    """The scripts as the README submits them, with the repository as working directory; a misspelled config fails."""
+    """Submit the scripts as in the README, with the repository as working directory. A misspelled setting fails."""
     for name, text in (("good.toml", small(engine="ray").to_toml()), ("bad.toml", "rouns = 3\n")):
         (tmp_path / name).write_text(text)
     before = set(cluster.runs())
@@ -127,7 +127,7 @@ def test_the_jobs_folder_works_with_ray_job_submit(cluster: Head, tmp_path: Path
         ("sweep.py", ["--grid", "algorithm.lr=0.03,0.1"], "best.toml"),
     ],
 )
-def test_comparisons_and_sweeps_are_jobs_too(
+def test_comparisons_and_sweeps_run_as_jobs(
     cluster: Head, config: Path, script: str, arguments: list[str], file: str
 ) -> None:
     before = set(cluster.runs())
@@ -137,4 +137,4 @@ def test_comparisons_and_sweeps_are_jobs_too(
     assert done.returncode == 0, done.stdout + done.stderr
     (new,) = set(cluster.runs()) - before
     assert (new / file).exists()
-    assert str(new) in done.stdout  # where to look is said
+    assert str(new) in done.stdout  # the job prints its folder

@@ -26,7 +26,7 @@ def test_a_grid_runs_every_point_and_writes_the_best_config(tmp_path: Path) -> N
     finally:
         stop_cluster(cluster)
     assert result.exit_code == 0, result.output
-    assert result.output.count("failed") == 2, "a rate of 1e30 diverges, and the sweep goes on"
+    assert result.output.count("failed") == 2, "a step size of 1e30 diverges, and the sweep continues"
     points = json.loads((tmp_path / "sweep" / "sweep.json").read_text())["points"]
     assert [(p["algorithm.lr"], p["algorithm.momentum"]) for p in points] == [
         (0.05, 0.0),
@@ -42,7 +42,7 @@ def test_a_grid_runs_every_point_and_writes_the_best_config(tmp_path: Path) -> N
     assert best.engine == "ray"
     assert best.compare == config.compare
     again = run(best.model_copy(update={"engine": "local"}), out=tmp_path / "again")
-    assert again.summary["sha256"] == winner["sha256"], "the best config gives the weights that the sweep has seen"
+    assert again.summary["sha256"] == winner["sha256"], "the best config reproduces the weights of the sweep"
 
 
 def test_a_grid_is_read_as_toml_values() -> None:
@@ -55,6 +55,6 @@ def test_a_grid_is_read_as_toml_values() -> None:
 
 
 @pytest.mark.parametrize("text", ["algorithm.lr", "algorithm.lr=", "=1,2"])
-def test_a_grid_that_cannot_be_read_is_named(text: str) -> None:
+def test_an_invalid_grid_gives_the_expected_format(text: str) -> None:
     with pytest.raises(ConfigError, match="write it as key=value,value"):
         parse_grid([text])

@@ -18,7 +18,7 @@ TABLES = {"rounds": 150, "local": {"stack": 0}, "evaluation": {"every": 10}, "ch
 
 @pytest.fixture
 def cluster() -> Iterator[Head]:
-    """A head with room for three hosts. Each job asks for two."""
+    """A head with room for three hosts. Each job requests two."""
     with head("--num-cpus=3", "--num-gpus=0") as started:
         yield started
 

@@ -1,4 +1,4 @@
-"""Checkpoints: resume with the same bits, refuse other experiments, survive damage."""
+"""Checkpoints: runs resume bit for bit, other experiments are refused, damaged checkpoints are skipped."""
 
 import hashlib
 import logging
@@ -14,7 +14,7 @@ from tests.conftest import small
 
 
 class Stop(Exception):
-    """Raised from an observer to end a run in the middle."""
+    """Raised by an observer to interrupt a run."""
 
 
 def stop_after(round_index: int) -> Any:
@@ -36,7 +36,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("after", [0, 1, 2, 5])
-def test_a_resumed_run_ends_with_the_same_bits(out: Path, undisturbed: str, after: int) -> None:
+def test_a_resumed_run_ends_with_the_same_weights(out: Path, undisturbed: str, after: int) -> None:
     interrupted(out, after)
     result = run(small(rounds=8), out=out, resume=True)
     assert result.summary["sha256"] == undisturbed
@@ -51,12 +51,12 @@ def test_uploads_are_summed_across_a_resume(out: Path, tmp_path: Path) -> None:
     assert resumed.summary["upload_bytes"] == whole.summary["upload_bytes"]
 
 
-def test_a_finished_run_can_be_made_longer(out: Path, undisturbed: str) -> None:
+def test_a_finished_run_can_be_extended(out: Path, undisturbed: str) -> None:
     run(small(rounds=4), out=out)
     assert run(small(rounds=8), out=out, resume=True).summary["sha256"] == undisturbed
 
 
-def test_what_no_bit_depends_on_may_change(out: Path, undisturbed: str) -> None:
+def test_settings_that_do_not_affect_the_weights_may_change(out: Path, undisturbed: str) -> None:
     interrupted(out, after=5)
     config = small(rounds=8, hosts={"state_memory_mb": 0.001}, checkpoint={"every": 3}, evaluation={"every": 4})
     assert run(config, out=out, resume=True).summary["sha256"] == undisturbed
@@ -65,7 +65,7 @@ def test_what_no_bit_depends_on_may_change(out: Path, undisturbed: str) -> None:
 def test_another_experiment_is_refused_with_the_difference(out: Path) -> None:
     interrupted(out, after=5)
     before = sorted(path.read_bytes() for path in out.rglob("*.safetensors"))
-    with pytest.raises(ConfigError, match=r"algorithm\.lr = 0\.05 there, 0\.1 here"):
+    with pytest.raises(ConfigError, match=r"algorithm\.lr = 0\.05 in the checkpoint, 0\.1 now"):
         run(small(rounds=8, algorithm={"lr": 0.1}), out=out, resume=True)
     assert sorted(path.read_bytes() for path in out.rglob("*.safetensors")) == before
 
@@ -86,10 +86,10 @@ def test_a_damaged_checkpoint_is_skipped(
     with caplog.at_level(logging.WARNING):
         result = run(small(rounds=8), out=out, resume=True)
     assert result.summary["sha256"] == undisturbed
-    assert re.search(r"skipping the checkpoint of round 6, which is damaged \(.*\)", caplog.text)
+    assert re.search(r"skipping the damaged checkpoint of round 6 \(.*\)", caplog.text)
 
 
-def test_a_damaged_client_state_is_noticed_on_resume(
+def test_a_checkpoint_with_a_damaged_client_state_is_skipped(
     out: Path, undisturbed: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     interrupted(out, after=6)
@@ -98,13 +98,13 @@ def test_a_damaged_client_state_is_noticed_on_resume(
     with caplog.at_level(logging.WARNING):
         result = run(small(rounds=8), out=out, resume=True)
     assert result.summary["sha256"] == undisturbed
-    assert "is damaged" in caplog.text
+    assert "skipping the damaged checkpoint" in caplog.text
 
 
 def test_old_checkpoints_and_states_are_removed(out: Path) -> None:
     run(small(rounds=40, checkpoint={"every": 2, "keep": 2}), out=out)
     assert [path.name for path in sorted((out / "checkpoints").iterdir())] == ["round-000038", "round-000040"]
-    # 20 clients, each with its version in either checkpoint at most.
+    # At most one version per client and checkpoint.
     assert len(list((out / "states").rglob("*.safetensors"))) <= 2 * 20
 
 
@@ -112,7 +112,7 @@ def test_leftovers_of_rounds_that_will_be_repeated_are_removed(out: Path) -> Non
     interrupted(out, after=6)
     stray = out / "states" / "003" / "3-99.safetensors"
     stray.parent.mkdir(exist_ok=True)
-    stray.write_bytes(b"from a round that never was")
+    stray.write_bytes(b"from a round that did not commit")
     run(small(rounds=8), out=out, resume=True)
     assert not stray.exists()
 
@@ -136,22 +136,22 @@ def test_nothing_is_pickled(out: Path) -> None:
     assert kinds == {".toml", ".jsonl", ".json", ".safetensors"}
 
 
-def test_checkpoints_and_states_on_a_file_system_that_cannot_rename(
+def test_a_run_resumes_from_a_file_system_that_cannot_rename(
     tmp_path: Path, out: Path, undisturbed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on an object store: files are written in place, and states that do not fit in memory spill to this machine."""
+    """Object stores cannot: files are written in place, and states that do not fit in memory spill to this machine."""
     bucket = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
     for module in ("raybcgd.record.states", "raybcgd.record.checkpoint", "raybcgd.problem"):
         monkeypatch.setattr(f"{module}.open_address", lambda address: (bucket, address.removeprefix("bucket://")))
     tables: dict[str, Any] = {"checkpoint": {"address": "bucket://saved"}, "hosts": {"state_memory_mb": 0.01}}
     interrupted(out, after=5, **tables)
-    # Another machine, which has nothing but the address.
+    # Resume as if on another machine, which has only the address.
     result = run(small(rounds=8, **tables), out=tmp_path / "elsewhere", resume=True)
     assert result.summary["sha256"] == undisturbed
     assert [record.round for record in result.records] == list(range(8))
 
 
-def test_checkpoints_of_another_version_are_refused_with_one_line(out: Path) -> None:
+def test_checkpoints_of_another_version_are_refused(out: Path) -> None:
     run(small(rounds=2), out=out)
     manifest = out / "checkpoints" / "round-000002" / "manifest.json"
     body = manifest.read_text().rpartition("\n}")[0].replace('"version": 2', '"version": 1') + "\n}"

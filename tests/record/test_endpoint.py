@@ -49,10 +49,10 @@ def test_the_endpoint_waits_for_a_last_scrape_only_if_it_was_scraped_before(tmp_
         assert 0.1 < time.perf_counter() - began < 10
 
 
-def test_a_port_in_use_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_a_port_in_use_is_refused_with_its_number(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=rf"metrics\.port = {port}: cannot listen there"):
+        with pytest.raises(ConfigError, match=rf"metrics\.port = {port}: cannot listen on this address"):
             Endpoint(REGISTRY, "127.0.0.1", port, tmp_path / "x.json")
 
 

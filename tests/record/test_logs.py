@@ -1,4 +1,4 @@
-"""Structured log records, in a program and as written by `--log json`."""
+"""Structured log records, in a program and from `--log json`."""
 
 import io
 import json

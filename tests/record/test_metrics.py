@@ -26,8 +26,8 @@ from tests.record.scraping import scrape
 
 INFO = RunInfo("a-run", "fedbcgd+", "digits", rounds=10, parameters=100, saves=True)
 NOT_EXPORTED = {"data_phase", "traffic.upload_d_total", "blocks.server_norms", "blocks.edges", "timing.finished_at"}
-"""Fields of the record that declare no metric. `upload_d_total` is the sum that the counter of `upload_d` forms, and
-`finished_at` is `round_timestamp_seconds`."""
+"""Fields of the record that declare no metric. The counter of `upload_d` already sums to `upload_d_total`, and
+`finished_at` is exported as `round_timestamp_seconds`."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def exporter(target: float = 0.9) -> Exporter:
 
 
 def changed(record: RoundRecord, group: str, **values: object) -> RoundRecord:
-    """Return the record with other values in one of its groups."""
+    """Return the record with new values in one of its groups."""
     return record.model_copy(update={group: getattr(record, group).model_copy(update=values)})
 
 
@@ -54,7 +54,7 @@ def fields(section: type[Section], prefix: str = "") -> Iterator[tuple[str, list
 
 
 def shown(registry: CollectorRegistry) -> dict[str, float]:
-    """Return every sample by its name and the values of its own labels."""
+    """Return every sample, by its name and the values of the labels that are not the run's."""
     found = {}
     for family in text_string_to_metric_families(generate_latest(registry).decode()):
         for sample in family.samples:
@@ -90,7 +90,7 @@ def test_every_metric_of_the_record_has_a_value(records: tuple[RoundRecord, ...]
 
 def test_counters_are_sums_and_gauges_are_the_last_round(records: tuple[RoundRecord, ...]) -> None:
     watched = exporter()
-    watched.take_up(records)
+    watched.replay(records)
     samples = shown(watched.registry)
     assert samples["round"] == 3
     assert samples["traffic_upload_bytes_total"] == sum(r.traffic.upload_bytes for r in records)
@@ -100,7 +100,7 @@ def test_counters_are_sums_and_gauges_are_the_last_round(records: tuple[RoundRec
     assert samples["blocks_momentum/0"] == pytest.approx(records[-1].blocks.server_norms["v"][0])
     assert samples["timing_stage_seconds/train"] == pytest.approx(records[-1].timing.stage_seconds["train"])
     assert samples["exporter_seconds_total"] > 0
-    assert "hosts_device_memory_bytes" not in samples  # no accelerator is not the same as 0 bytes
+    assert "hosts_device_memory_bytes" not in samples  # without an accelerator there is no value, not 0
 
 
 def test_a_round_without_evaluation_keeps_the_last_accuracy(records: tuple[RoundRecord, ...]) -> None:
@@ -146,14 +146,14 @@ def test_metrics_have_unique_names_and_help_texts() -> None:
 
 
 def test_logs_without_the_optional_fields_are_readable(records: tuple[RoundRecord, ...], tmp_path: Path) -> None:
-    """A field added later needs a default."""
+    """A field that is added later needs a default."""
     line = json.loads(records[0].model_dump_json())
     for name, group in ((name, type(getattr(records[0], name))) for name in line):
         for field in group.model_fields if issubclass(group, Section) else ():
             if not group.model_fields[field].is_required():
                 del line[name][field]
     (tmp_path / "rounds.jsonl").write_text(json.dumps(line) + "\n")
-    exporter().take_up(RoundLog(tmp_path / "rounds.jsonl"))
+    exporter().replay(RoundLog(tmp_path / "rounds.jsonl"))
 
 
 def test_counters_continue_after_a_resume(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_run_is_named_after_its_folder() -> None:
 
 
 def test_the_endpoint_answers_during_a_round_within_50_ms(tmp_path: Path) -> None:
-    """Rounds and endpoint share one interpreter."""
+    """The rounds and the endpoint share one interpreter."""
     discovery, taken, done = tmp_path / "discovery", [], threading.Event()
 
     def keep_scraping() -> None:
@@ -225,7 +225,7 @@ def test_slow_readers_do_not_delay_a_round(records: tuple[RoundRecord, ...], tmp
             reader.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         time.sleep(0.1)
         began = time.perf_counter()
-        for record in records * 100:  # more than the exporter keeps waiting
+        for record in records * 100:  # more than the exporter queues
             watched.observe(record)
         assert time.perf_counter() - began < 0.5
         for reader in readers:
@@ -233,7 +233,7 @@ def test_slow_readers_do_not_delay_a_round(records: tuple[RoundRecord, ...], tmp
 
 
 def test_the_exporter_takes_less_than_one_percent_of_a_round(tmp_path: Path) -> None:
-    """Compare all of its work, in any thread, with the median round."""
+    """Compare its total time, in any thread, with the median round."""
     problem, data = prepare(small(rounds=60, metrics={"enabled": False}))
     session, watched = LocalSession(problem, data, RunFolder(tmp_path), resume=False), exporter()
     cost, rounds = 0.0, []
@@ -251,9 +251,9 @@ def test_the_exporter_takes_less_than_one_percent_of_a_round(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_rounds_with_and_without_exporter_differ_by_less_than_one_percent(tmp_path: Path) -> None:
-    """Take the median difference of neighbouring rounds, because a machine's speed changes by more within a minute.
+    """Take the median difference of neighbouring rounds, because a machine's speed varies by more within a minute.
 
-    Rounds with the exporter include scrapes, about one per second, five times as often as Prometheus.
+    Rounds with the exporter include about one scrape per second, five times as many as Prometheus makes.
     """
     problem, data = prepare(small(rounds=2000, checkpoint={"every": 0}, metrics={"enabled": False}))
     session, watched = LocalSession(problem, data, RunFolder(tmp_path), resume=False), exporter()

@@ -9,7 +9,7 @@ from raybcgd.report.progress import Display
 
 
 def record(number: int, accuracy: float | None = 0.5) -> RoundRecord:
-    """Make a round record with everything that the progress shows."""
+    """Return a round record with all fields that the progress shows."""
     return RoundRecord(
         round=number,
         lr=0.1,

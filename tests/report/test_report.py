@@ -208,7 +208,7 @@ def test_a_run_has_the_same_colour_in_the_plot_and_on_the_page(folder: Path) -> 
 
 
 def _line_styles(axes: Any) -> dict[str, tuple[str, str]]:
-    """Return colour and dash of the labelled lines."""
+    """Return the colour and dash of each labelled line."""
     lines = [line for line in axes.lines if not line.get_label().startswith("_")]
     return {line.get_label(): (to_hex(line.get_color()), line.get_linestyle()) for line in lines}
 
@@ -272,7 +272,7 @@ def test_a_run_without_evaluated_rounds_has_a_report(folder: Path, tmp_path: Pat
     assert found == ["stages", "drift", "movement", "upload", "partition"]
 
 
-def test_a_run_of_an_older_version_is_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
+def test_a_run_of_an_older_version_is_refused_with_one_line(folder: Path, tmp_path: Path) -> None:
     old = shutil.copytree(folder / "fedbcgd", tmp_path / "old")
     config = old / "config.toml"
     config.write_text(re.sub(r"^version = .*\n", "", config.read_text(), flags=re.MULTILINE))
@@ -291,7 +291,7 @@ def test_the_same_runs_give_the_same_page(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nowhere"], "nowhere holds no run"),
+        (["nowhere"], "nowhere contains no run"),
         (["{folder}", "--target", "90"], "--target 90 is not an accuracy"),
         (["{folder}", "--out", "/proc/none/x.html"], "choose another --out"),
     ],
@@ -303,7 +303,9 @@ def test_an_error_is_one_line(arguments: list[str], words: str, folder: Path) ->
     assert len(result.output.strip().splitlines()) == 1
 
 
-def test_a_missing_tensorboard_is_named(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_tensorboard_the_error_says_what_to_install(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     result = report(folder, "--tensorboard", tmp_path)
     assert result.exit_code == 2

@@ -1,4 +1,4 @@
-"""Aggregates of uploads, compared with their definitions."""
+"""Aggregated uploads, compared with their definitions."""
 
 from typing import Any
 

@@ -24,7 +24,7 @@ def test_norms_are_per_block() -> None:
     assert block_norms(torch.tensor([3.0, 4.0, 2.0, 0.0]), LAYOUT) == (5, 2, 0)
 
 
-def test_the_servers_vectors_have_norms_and_its_marks_say_which_is_the_momentum() -> None:
+def test_marks_select_the_norms_of_momentum_and_control_variate() -> None:
     server = Server(
         torch.zeros(4), torch.zeros(2, 4), torch.zeros(2), torch.tensor([3.0, 4.0, 2.0, 0.0]), 2 * torch.ones(4)
     )
@@ -35,7 +35,7 @@ def test_the_servers_vectors_have_norms_and_its_marks_say_which_is_the_momentum(
     assert norms["control_variate"] == norms["server_norms"]["c"]
 
 
-def test_bytes_per_block_are_integers_that_add_up() -> None:
+def test_bytes_per_block_are_integers_that_sum_to_the_total() -> None:
     assert proportional(10, (1, 1, 1)) == (3, 4, 3)
     assert proportional(12, (1, 2, 0)) == (4, 8, 0)
     assert proportional(5, (0, 0)) == (0, 0)

@@ -1,4 +1,4 @@
-"""A round whose clients fail, are late, or diverge."""
+"""Rounds in which clients fail, miss the deadline, or diverge."""
 
 import time
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.conftest import small
 
 
 def change_shard(monkeypatch: pytest.MonkeyPatch, client: int, change: Any) -> None:
-    """Have something happen where a client's data are loaded."""
+    """Apply `change` to the shard of a client when it is loaded."""
     original = ClientHost._shard
 
     def shard(self: ClientHost, number: int, orders: RoundOrders) -> Shard:
@@ -40,7 +40,7 @@ def first_cohort(config: Config) -> list[tuple[int, int | None]]:
 
 
 @pytest.mark.parametrize("stack", [0, 4])
-def test_a_failing_client_stops_the_run_by_name(out: Path, monkeypatch: pytest.MonkeyPatch, stack: int) -> None:
+def test_a_failing_client_stops_the_run_and_is_named(out: Path, monkeypatch: pytest.MonkeyPatch, stack: int) -> None:
     config = small(local={"stack": stack})
     client = first_cohort(config)[2][0]
     change_shard(monkeypatch, client, broken)
@@ -63,7 +63,7 @@ def test_a_failing_client_can_be_dropped(out: Path, monkeypatch: pytest.MonkeyPa
     assert client not in {participant.client for participant in record.participants}
 
 
-def test_a_block_that_nobody_uploaded_stays_as_it_was(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_that_no_client_uploaded_stays_unchanged(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = small(rounds=1, cohort={"on_client_error": "drop", "clients_per_block": 1}, local={"stack": 0})
     problem, _ = prepare(config)
     client, block = first_cohort(config)[0]
@@ -88,7 +88,7 @@ def test_stragglers_are_dropped_at_the_deadline(out: Path, monkeypatch: pytest.M
 
     change_shard(monkeypatch, cohort[3], late)
     (record,) = run(config, out=out).records
-    # In one process clients work in turn: the late one still answers, those after it do not start.
+    # In one process, clients train one after another: the late client finishes, and those after it do not start.
     assert [(d.client, d.reason) for d in record.dropped] == [(client, "deadline") for client in cohort[4:]]
 
 
@@ -102,13 +102,13 @@ def test_divergence_names_round_client_and_block_and_keeps_the_checkpoint(
     earlier = {m.client for r in (0, 1) for m in draw_cohort(0, r, problem.clients, 6, problem.num_blocks)}
     client, block = next(member for member in cohort if member.client not in earlier)
 
-    def infinite(shard: Shard) -> Shard:
+    def with_nan(shard: Shard) -> Shard:
         shard.inputs.fill_(float("nan"))
         return shard
 
-    change_shard(monkeypatch, client, infinite)
+    change_shard(monkeypatch, client, with_nan)
     with pytest.raises(
-        RunError, match=rf"round 2 diverged: client {client} uploaded values for block {block} that are"
+        RunError, match=rf"round 2 diverged: client {client} uploaded non-finite values for block {block}"
     ):
         run(config, out=out)
     assert (out / "checkpoints" / "round-000002" / "manifest.json").exists()
@@ -147,7 +147,7 @@ def test_dropped_clients_keep_their_state(out: Path, monkeypatch: pytest.MonkeyP
 
 def test_algorithms_can_be_objects(out: Path) -> None:
     class Mine(FedAvg):
-        """FedAvg that does not move."""
+        """FedAvg whose server does not move."""
 
         def server_rule(self, server: Any, total: Any, rnd: Any) -> Any:
             return server
@@ -159,7 +159,7 @@ def test_algorithms_can_be_objects(out: Path) -> None:
         assert torch.equal(before, after)
 
 
-def test_a_round_in_which_nobody_takes_part_changes_nothing_and_is_recorded(out: Path) -> None:
+def test_a_round_without_participants_changes_nothing_and_is_recorded(out: Path) -> None:
     result = run(small(rounds=2, cohort={"deadline_seconds": 1e-9}), out=out)
     assert [len(record.dropped) for record in result.records] == [6, 6]
     assert [

@@ -17,7 +17,7 @@ from raybcgd.wire.upload import Wire, put, take
 
 
 def wire(name: str, codec: Codec, **settings: Any) -> Wire:
-    """A wire on blocks of 4, 4 and 5 coordinates and a shared block of 3."""
+    """Return a wire format with blocks of 4, 4 and 5 coordinates and a shared block of 3."""
     layout = divide(nn.Linear(15, 1), BlocksConfig(division="equal", count=3, shared=3))
     assert [block.size for block in layout.all_blocks] == [4, 4, 5, 3]
     return Wire(ALGORITHMS.resolve(name)(**settings), layout, codec, torch.float64)

@@ -1,4 +1,4 @@
-"""[Ray] The coordinator actor, and the driver's session, which restarts it when it dies."""
+"""[Ray] The coordinator actor, and the driver's session, which restarts it if it dies."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -66,7 +66,7 @@ class RaySession:
         this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         options = Coordinator.options(scheduling_strategy=this_node)  # type: ignore[attr-defined]
         folder = str(self._folder.path.absolute())
-        # In a list, Ray passes the reference itself instead of the data.
+        # Inside a list, Ray passes the reference itself instead of the data.
         self._coordinator = options.remote(self._problem, [self._data_ref], folder, self._resume)
         ray.get(self._coordinator.start.remote())
 
@@ -94,7 +94,7 @@ class Coordinator:
 
     def start(self) -> None:
         """Start or resume the run."""
-        # Not in the constructor: the driver would see an exception there as the actor's death, and retry.
+        # Not in the constructor: there, the driver would treat an exception as the actor's death and retry.
         self._data: Data = ray.get(self._data_ref)
         self._loop = TrainingLoop(self._problem, self._data, self._folder, self._resume)
 

@@ -1,4 +1,4 @@
-"""[Ray] The client host as an actor on its share of a device."""
+"""[Ray] The client host as an actor, on its share of a device."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -18,9 +18,9 @@ class HostPlace(NamedTuple):
 
     node: str
     gpus: tuple[str, ...]
-    """The GPUs that it has a share of."""
+    """The GPUs that the host has a share of."""
     sees_states: bool
-    """Whether it can reach the folder of the client states, which the coordinator created."""
+    """Whether the host can reach the folder of client states that the coordinator created."""
 
 
 @ray.remote(max_restarts=0, max_task_retries=0)
@@ -32,13 +32,13 @@ class HostActor:
         context = ray.get_runtime_context()
         gpus = tuple(context.get_accelerator_ids().get("GPU", ()))
         self._place = HostPlace(context.get_node_id(), gpus, StateFolder(state_address).seen)
-        # A logical GPU has no device: such a host runs on the CPU.
+        # A logical GPU without a device: the host runs on the CPU.
         on_gpu = bool(gpus) and torch.accelerator.is_available()
         device = torch.accelerator.current_accelerator() if on_gpu else None
         self._host = ClientHost(problem, data, state_address, device or torch.device("cpu"))
 
     def place(self) -> HostPlace:
-        """Return where the host runs, which also tells that it is up."""
+        """Return where the host runs. The reply also shows that the host is up."""
         return self._place
 
     def train(self, tasks: Sequence[ClientTask], down: Mapping[str, np.ndarray], orders: RoundOrders) -> list[Outcome]:

@@ -19,11 +19,11 @@ from raybcgd.problem import Problem
 from raybcgd.record.states import StateFolder
 
 LOST = (RayActorError, ActorUnavailableError, ActorUnschedulableError, ObjectLostError)
-"""What a call raises if its host is lost."""
+"""The exceptions of a call whose host is lost."""
 _NODE_CHECK_SECONDS = 1.0
 """Time between two checks for new nodes."""
 _KEEP_ROUNDS = 10
-"""Rounds for which an idle host is kept. Cohorts differ, and a new host takes long to start."""
+"""Rounds for which an idle host is kept, because cohorts differ and new hosts are slow to start."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class HostGroup:
         self._failed_starts: Counter[int] = Counter()
         self._recently_useful: deque[int] = deque(maxlen=_KEEP_ROUNDS)
         self._nodes_checked = time.monotonic()
-        if self._config.max_count is None or self.fixed_homes:  # else the first round decides how many to start
+        if self._config.max_count is None or self.fixed_homes:  # otherwise, the first round determines the number
             for slot in range(self._wanted):
                 self._start(slot)
             self.wait_for_any()
@@ -100,7 +100,7 @@ class HostGroup:
     def start_timeout_error(self) -> RunError:
         total, free = ray.cluster_resources(), ray.available_resources()  # type: ignore[no-untyped-call]
         return RunError(
-            f"no host started within hosts.start_timeout_seconds = {self._config.start_timeout:g}: each asks for "
+            f"no host started within hosts.start_timeout_seconds = {self._config.start_timeout:g}: each requests "
             f"{self._needs.describe()}, and the cluster has {describe_resources(total)}, of which "
             f"{describe_resources(free)} are free; raise hosts.start_timeout_seconds, or use fewer or smaller hosts"
         )
@@ -111,7 +111,7 @@ class HostGroup:
         try:
             host.place = ray.get(host.ready)
         except LOST as error:
-            # Per slot: if a node leaves while its hosts start, all of them fail, and that counts as one failure.
+            # Counted per slot, because losing a node while its hosts start makes all of them fail together.
             self._failed_starts[host.slot] += 1
             if self._failed_starts[host.slot] > (limit := self._config.max_retries):
                 cause = last_line(error)
@@ -120,22 +120,22 @@ class HostGroup:
             return False
         if self._problem.keeps_state and not host.place.sees_states:
             raise ConfigError(
-                f"a host on another machine cannot reach {self._state_address}, where clients keep their states; set "
-                "checkpoint.address to a place that every node can reach, such as s3://bucket/path or a shared folder"
+                f"a host on another machine cannot reach {self._state_address}, where client states are stored; set "
+                "checkpoint.address to one that every node can reach, such as s3://bucket/path or a shared folder"
             )
         self._failed_starts.clear()
         return True
 
     def replace(self, number: int) -> list[ClientTask]:
-        """Start a host in place of a lost one and return the lost tasks."""
+        """Start a new host in place of a lost one, and return the lost tasks."""
         host = self.all.pop(number)
-        ray.kill(host.actor)  # if it is unreachable instead of dead, it would keep its resources
+        ray.kill(host.actor)  # an unreachable host that is not dead would keep its resources
         self.restarted += 1
         self._start(host.slot)
         return [task for tasks in host.calls.values() for task in tasks]
 
     def replace_dead(self) -> None:
-        """Replace the hosts that died while no call waited for them."""
+        """Replace hosts that died without a call in flight."""
         for number in self.up():
             try:
                 ray.get(self.all[number].actor.place.remote())
@@ -149,7 +149,7 @@ class HostGroup:
         elif not self.fixed_homes:
             self._recently_useful.append(useful_hosts(steps, self._problem.stack))
             target = min(self._config.max_count, max(self._recently_useful))
-            # The autoscaler adds nodes for pending actors. With request_resources, runs would share one request.
+            # The autoscaler adds nodes for pending actors; request_resources() would be shared by all runs.
             for _ in range(target - len(self.all)):
                 self._start(max(self.in_slot, default=-1) + 1)
             if len(self._recently_useful) == _KEEP_ROUNDS:
@@ -165,7 +165,7 @@ class HostGroup:
             self._start(max(self.in_slot) + 1)
 
     def _release(self, count: int) -> None:
-        """Stop hosts: first those without a node, then those on the node with the fewest, so that nodes can leave."""
+        """Stop hosts: first those without a node, then those on the node with the fewest, so that nodes become idle."""
         for _ in range(count):
             per_node = Counter(host.place.node for host in self.all.values() if host.place is not None)
             number = min(self.all, key=lambda n: per_node[place.node] if (place := self.all[n].place) else 0)
@@ -174,7 +174,7 @@ class HostGroup:
             if host.place is None:
                 ray.kill(host.actor)
             else:
-                host.actor.__ray_terminate__.remote()  # it first finishes an evaluation in progress
+                host.actor.__ray_terminate__.remote()  # after any evaluation in progress
 
     def cancel_calls(self) -> None:
         """Cancel the calls that a round left behind at its deadline."""

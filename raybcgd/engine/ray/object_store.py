@@ -9,14 +9,14 @@ import ray
 from raybcgd.problem import Data
 
 _latest: tuple[tuple[str, ...], Any] | None = None
-"""Key and reference of the last data, which the next runs of a comparison or a notebook use again."""
+"""Key and reference of the most recent data. Later runs of a comparison or a notebook reuse it."""
 
 
 def put_once(data: Data) -> Any:
     """Put the data into the object store, unless the same data is already there, and return its reference."""
     global _latest
     context = ray.get_runtime_context()
-    # Node and job are part of the key: after a restart of Ray the objects are gone.
+    # The key includes node and job, because objects are gone after a restart of Ray.
     key = (context.get_node_id(), context.get_job_id(), _digest(data))
     if _latest is None or _latest[0] != key:
         _latest = None  # free the old data first
@@ -34,7 +34,7 @@ def _digest(data: Data) -> str:
 
 
 def store_usage() -> tuple[int, int]:
-    """Return the bytes in use and the capacity, over all nodes. This takes milliseconds."""
+    """Return the bytes in use and the capacity, summed over all nodes. This takes milliseconds."""
     capacity = ray.cluster_resources().get("object_store_memory", 0.0)  # type: ignore[no-untyped-call]
     free = ray.available_resources().get("object_store_memory", 0.0)  # type: ignore[no-untyped-call]
     return max(0, int(capacity - free)), int(capacity)

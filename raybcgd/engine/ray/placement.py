@@ -1,4 +1,4 @@
-"""The number of client hosts, and the resources of each one."""
+"""The number of client hosts, and the resources of each."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from raybcgd.engine.settings import HostsConfig
 from raybcgd.errors import ConfigError
 
 _SPARE_HOSTS = 1.25
-"""Clients do not split evenly. With 25 % more hosts than the work fills, a round still ends with its longest client."""
+"""Clients do not divide evenly among hosts. With 25 % spare hosts, a round takes no longer than its longest client."""
 
 
 class HostNeeds(NamedTuple):
@@ -34,7 +34,7 @@ class HostNeeds(NamedTuple):
 
 
 def host_needs(config: HostsConfig, nodes: Sequence[Mapping[str, float]]) -> HostNeeds:
-    """Return the resources that a host asks for on a cluster of these nodes."""
+    """Return the resources that a host requests on a cluster of these nodes."""
     has_gpus = any(node.get("GPU", 0) > 0 for node in nodes)
     on_gpu = config.num_gpus > 0 and (config.device == "gpu" or (config.device == "auto" and has_gpus))
     cpus = config.num_cpus if config.num_cpus is not None else (0.0 if on_gpu else 1.0)
@@ -42,16 +42,16 @@ def host_needs(config: HostsConfig, nodes: Sequence[Mapping[str, float]]) -> Hos
 
 
 def useful_hosts(steps: Sequence[float], stack: int) -> int:
-    """Return how many hosts a round can use, given its clients' steps. More would wait for the longest client."""
+    """Return how many hosts a round can use, given its clients' steps. More would only wait for the longest client."""
     rows = max(stack, 1)
-    # Steps, not measured seconds, which a busy node or a slow first call would distort.
+    # Based on steps: a busy node or a slow first call would distort measured times.
     return max(1, min(-(-len(steps) // rows), math.ceil(_SPARE_HOSTS * sum(steps) / (rows * max(steps)))))
 
 
 def host_count(
     config: HostsConfig, needs: HostNeeds, nodes: Sequence[Mapping[str, float]], cohort: int, clients: int
 ) -> int:
-    """Return the number of hosts to run on a cluster of these nodes, or raise if the configured hosts do not fit."""
+    """Return the number of hosts to run on a cluster of these nodes, or raise an error if they do not fit."""
     wanted, setting = config.count, f"hosts.count = {config.count}"
     if config.clients_per_host is not None:
         wanted = -(-clients // config.clients_per_host)
@@ -59,19 +59,19 @@ def host_count(
     if config.max_count is not None:
         if wanted is not None and wanted > config.max_count:
             raise ConfigError(
-                f"{setting} asks for {wanted} hosts, more than hosts.max_count = {config.max_count}; raise "
+                f"{setting} requires {wanted} hosts, more than hosts.max_count = {config.max_count}; raise "
                 f"hosts.max_count to at least {wanted}, or raise hosts.clients_per_host"
             )
-        return min(config.max_count, cohort) if wanted is None else wanted  # the autoscaler adds nodes for them
+        return min(config.max_count, cohort) if wanted is None else wanted  # the autoscaler adds the nodes
     room = sum(needs.capacity(node) for node in nodes)
     if room == 0:
         raise ConfigError(
-            f"no host fits: each asks for {needs.describe()}, and the cluster has {_describe_nodes(nodes)}; lower "
+            f"no host fits: each requests {needs.describe()}, and the cluster has {_describe_nodes(nodes)}; lower "
             "hosts.num_gpus or hosts.num_cpus, or set hosts.max_count if an autoscaler can add nodes"
         )
     if wanted is not None and wanted > room:
         raise ConfigError(
-            f"{setting} asks for {wanted} hosts of {needs.describe()} each, but the cluster holds {room}: it has "
+            f"{setting} requires {wanted} hosts of {needs.describe()} each, but only {room} fit: the cluster has "
             f"{_describe_nodes(nodes)}; lower hosts.num_gpus, hosts.num_cpus or the number of hosts"
         )
     return min(room, cohort) if wanted is None else wanted

@@ -1,4 +1,4 @@
-"""[Ray] The pool: runs tasks and evaluations on the client hosts, and repeats work that is lost with a host."""
+"""[Ray] The pool, which runs tasks and evaluations on the client hosts and repeats work that is lost with a host."""
 
 import time
 from collections import Counter
@@ -18,18 +18,18 @@ from raybcgd.record.rounds import Hosts
 from raybcgd.server.pool import PoolReport, RoundWork
 
 _CALLS_IN_FLIGHT = 2
-"""Calls per host, so that it never waits for the coordinator."""
+"""Calls in flight per host. With two, a host never waits for the coordinator."""
 _USAGE_SECONDS = 5.0
-"""Time between two measurements of the object store, which would slow down short rounds."""
+"""Minimum time between measurements of the object store, which would slow down short rounds."""
 
 
 class _Training(NamedTuple):
-    """The training of one round."""
+    """The state of one round of training."""
 
     orders: RoundOrders
     broadcast_ref: Any
     deadline: float | None
-    """On the monotonic clock; None: wait for all tasks."""
+    """Time on the monotonic clock. None: wait for all tasks."""
     queues: TaskQueues
     open_clients: set[int]
     times_lost: Counter[int]
@@ -74,7 +74,7 @@ class RayPool:
         self.hosts.cancel_calls()
         self.hosts.scale([self._steps(task.client) for task in work.tasks])
         self.hosts.wait_for_any()
-        # The deadline counts from here: clients are not late because a node was missing.
+        # The deadline starts here, so that waiting for a node does not make clients late.
         deadline = None if work.deadline_seconds is None else time.monotonic() + work.deadline_seconds
         began = time.perf_counter()
         broadcast_ref = ray.put(dict(work.broadcast))
@@ -95,7 +95,7 @@ class RayPool:
         self._counts["rehomed_clients"] += queues.assign(tasks, seconds, self._homes)
 
     def _submit_calls(self, training: _Training) -> None:
-        """Fill the hosts with calls: first one for every host, then another one."""
+        """Submit calls to hosts that can take more: first one to every host, then a second one."""
         for _ in range(_CALLS_IN_FLIGHT):
             for number in self.hosts.up():
                 host = self.hosts.all[number]
@@ -109,7 +109,7 @@ class RayPool:
 
     def _wait(self, refs: list[Any], busy: bool, deadline: float | None) -> list[Any]:
         """Wait for a call to finish or a host to start. Return an empty list at the deadline."""
-        limits = [] if busy else [self._config.start_timeout]  # without calls, only a new host makes progress
+        limits = [] if busy else [self._config.start_timeout]  # without calls, only a new host can make progress
         limits += [] if deadline is None else [max(0.0, deadline - time.monotonic())]
         done: list[Any] = ray.wait(refs, timeout=min(limits, default=None))[0]
         # Ray rounds timeouts to milliseconds, so the wait may end just before the deadline.
@@ -119,7 +119,7 @@ class RayPool:
         return done
 
     def _collect(self, training: _Training, ref: Any, number: int) -> list[Outcome]:
-        """Return the outcomes of a finished call; none if its host was lost."""
+        """Return the outcomes of a finished call: none if its host was lost."""
         try:
             outcomes: list[Outcome] = ray.get(ref)
         except LOST as error:
@@ -153,7 +153,7 @@ class RayPool:
         return self._problem.config.local.num_steps(int(self._samples[self._data_phase][client]))
 
     def evaluate(self, models: Sequence[np.ndarray], pieces: Sequence[Piece]) -> Callable[[], list[Score]]:
-        """Start evaluating models, ahead of the next round's tasks; the returned function waits for the scores."""
+        """Start evaluating models, before the next round's tasks. The returned function waits for the scores."""
         self.hosts.wait_for_any()
         models_ref = ray.put(list(models))
         actors = [self.hosts.all[number].actor for number in self.hosts.up()]

@@ -1,4 +1,4 @@
-"""Schedule tasks: largest first, and on the client's home host unless that host would be the bottleneck."""
+"""Schedule tasks: longest first, and on the client's home host unless that host would be the bottleneck."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from raybcgd.messages import ClientTask
 
 _HOME_SLACK = 0.05
-"""A client stays home while that host is busier than the least busy one by at most this share of the mean load."""
+"""A client stays on its home host if that host is at most this share of the mean load busier than the idlest one."""
 _CHUNK_SECONDS = 0.2
-"""Minimum work per call: a call costs some milliseconds, and a small stack takes almost as long as a large one."""
+"""Minimum work per call: a call costs a few milliseconds, and a small stack takes almost as long as a large one."""
 _CHUNK_CLIENTS = 32
 """Minimum clients per call if clients are trained in stacks."""
 
@@ -38,7 +38,7 @@ class TaskTimes:
 
 
 class TaskQueues:
-    """The tasks of a round that wait for a call, one queue per host."""
+    """The tasks of a round that are not in a call yet, one queue per host."""
 
     def __init__(self, fixed_homes: bool, stack: int) -> None:
         self._queues: dict[int, deque[tuple[ClientTask, float]]] = {}
@@ -46,7 +46,7 @@ class TaskQueues:
         self._min_clients = max(1, min(stack, _CHUNK_CLIENTS))
 
     def assign(self, tasks: Sequence[ClientTask], seconds: Sequence[float], homes: dict[int, int]) -> int:
-        """Queue tasks on hosts, largest first. Update the clients' homes and return how many clients moved."""
+        """Queue tasks on hosts, longest first. Update the clients' homes and return how many clients moved."""
         loads = {host: _load(queue) for host, queue in self._queues.items()}
         mean_load = (sum(loads.values()) + sum(seconds)) / len(self._queues)
         moved = 0
@@ -71,9 +71,9 @@ class TaskQueues:
         return [task for task, _ in self._queues.pop(host, ())]
 
     def take_chunk(self, host: int, in_seconds: bool) -> list[ClientTask]:
-        """Take the next tasks for a host: its own, or some of the busiest host's if its queue is empty."""
+        """Take the next tasks for a host: from its own queue, or from the busiest host's if its own is empty."""
         queue = self._queues[host]
-        if queue:  # chunks shrink towards the end of the round, so that all hosts finish together
+        if queue:  # chunks shrink towards the end of a round, so that all hosts finish together
             return self._take(queue, max(_load(queue) / 3, _CHUNK_SECONDS if in_seconds else 0.0), from_front=True)
         if self._fixed_homes:
             return []
