@@ -1,4 +1,4 @@
-"""The console script, and `python -m raybcgd`, which also works where the package is not installed."""
+"""The console script, and `python -m raybcgd`, which works even if the package is not installed."""
 
 import os
 import signal

@@ -14,6 +14,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
+def named_line(error: BaseException) -> str:
+    """Return the error's class name and the first line of its message."""
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
 def last_line(error: BaseException) -> str:
     """Return the last line of an error's message, where Ray puts the cause."""
     return (str(error).strip() or type(error).__name__).splitlines()[-1].strip()

@@ -54,8 +54,8 @@ def run(
     """Run an experiment and return its records and its model.
 
     Pass a custom module or data set as an object. Put a custom algorithm, partition, codec or loss into the config:
-    `Config(algorithm=Mine(lr=0.1))`. Files go to `out`, by default a new folder under `runs/`. With `resume`, the run
-    in that folder, or at `checkpoint.address`, continues from its last checkpoint.
+    `Config(algorithm=Mine(lr=0.1))`. Files are written to `out`; the default is a new folder under `runs/`. With
+    `resume`, the run in that folder, or at `checkpoint.address`, continues from its last checkpoint.
     """
     started = time.perf_counter()
     announce("reading the data")
@@ -85,7 +85,7 @@ def run(
         "versions": versions(),
     }
     if config.analysis is not None:
-        from raybcgd.analysis.analyst import Analyst  # rarely needed
+        from raybcgd.analysis.analyst import Analyst  # imported here because few runs need it
 
         announce("analysing the run")
         summary["analysis"] = Analyst(problem, data, folder).report(config.analysis)
@@ -95,7 +95,7 @@ def run(
 
 
 def _confirmed(records: Iterator[RoundRecord], config: Config, folder: RunFolder) -> Iterator[RoundRecord]:
-    """Yield the records. Write the config after the first one, which shows that a checkpoint fits this experiment."""
+    """Yield the records. Write the config only after the first one, because a resume may be refused before it."""
     first = next(records, None)
     write_atomic(folder.config, config.to_toml())
     if first is not None:
@@ -108,7 +108,7 @@ def _open_folder(config: Config, algorithm: str, out: str | Path | None, resume:
     folder = RunFolder(path)
     if resume and not folder.config.exists() and config.checkpoint.address is None:
         raise ConfigError(f"{path} holds no run to resume; start one with `raybcgd train`")
-    if not resume and folder.config.exists():
+    if not resume and (folder.config.exists() or folder.rounds.exists()):
         raise ConfigError(f"{path} already holds a run; choose another --out, or use `raybcgd resume {path}`")
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ def _open_folder(config: Config, algorithm: str, out: str | Path | None, resume:
 
 
 def _named(flat: FlatModel, models: Sequence[np.ndarray]) -> dict[str, torch.Tensor]:
-    """Return the weights by their names in the module's state dict. Further models get a number as prefix."""
+    """Return the weights by their names in the module's state dict. Models after the first get a numbered prefix."""
     tensors = {}
     for number, model in enumerate(models):
         prefix = "" if number == 0 else f"model{number}."

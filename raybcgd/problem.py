@@ -1,4 +1,4 @@
-"""What is trained on what: everything that the server and the hosts derive from a config and the data."""
+"""The training problem: everything that the server and the hosts derive from a config and the data."""
 
 import copy
 from collections.abc import Callable
@@ -35,7 +35,7 @@ _STACKED_PARAMETERS = 200_000
 
 @dataclass(frozen=True)
 class Data:
-    """The data set and its partition. Hosts read one copy per node from the object store."""
+    """The data set and its partition. On Ray, the hosts of a node share one copy in the object store."""
 
     dataset: Dataset
     partitions: tuple[Partition, ...]
@@ -62,7 +62,7 @@ class Problem:
         return copy.deepcopy(self._initial)
 
     def flat_model(self, device: torch.device | None = None) -> FlatModel:
-        """Return a new module in a flat vector. Default: on the CPU."""
+        """Return a new module whose tensors are views of one flat vector. Default device: the CPU."""
         return FlatModel(self.module(), self.layout, self.dtype, device or torch.device("cpu"))
 
     @cached_property
@@ -72,7 +72,7 @@ class Problem:
         return build(self.config.model, self.input_shape, self.classes, self.config.seed)
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave cached values out of the pickle."""
+        """Return the fields, without cached values."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
@@ -97,7 +97,7 @@ class Problem:
 
     @cached_property
     def trained(self) -> Tensor | None:
-        """1 on parameters and 0 on buffers; None without buffers."""
+        """1 on parameters and 0 on buffers. None without buffers."""
         return self.flat_model().trained
 
     @cached_property
@@ -105,14 +105,14 @@ class Problem:
         return self.wire_at(self.layout.edges)
 
     def wire_at(self, edges: tuple[int, ...] | None) -> Wire:
-        """Return the wire format for other block edges; None: those of the config."""
+        """Return the wire format for other block edges. None: those of the config."""
         if edges is None:
             return self.wire
         return Wire(self.algorithm, self.layout.with_edges(edges), self.codec, self.dtype)
 
     @cached_property
     def uplinks(self) -> np.ndarray | None:
-        """The clients' uplinks in bytes per second; None if unknown."""
+        """The clients' uplinks in bytes per second. None if they are not simulated."""
         links = self.config.cohort.links
         if links is None or self.algorithm.pooled:
             return None
@@ -125,7 +125,7 @@ class Problem:
 
     @cached_property
     def num_blocks(self) -> int:
-        """N."""
+        """N, the number of blocks."""
         return len(self.layout.blocks)
 
     @cached_property
@@ -137,7 +137,7 @@ class Problem:
 
     @cached_property
     def stack(self) -> int:
-        """Number of clients trained together; 0: one at a time."""
+        """Number of clients that are trained together. 0: one at a time."""
         wanted = self.config.local.stack
         module = self.module()
         reason = _not_stackable(module)
@@ -156,8 +156,8 @@ class Problem:
 
     @cached_property
     def state_bytes(self) -> int:
-        """Size of a client's state."""
-        x = torch.empty(self.layout.size, dtype=self.dtype, device="meta")  # a size without memory
+        """Size of a client's state in bytes."""
+        x = torch.empty(self.layout.size, dtype=self.dtype, device="meta")  # has a size, but uses no memory
         state = (*zeros(self.algorithm.Client, x, self.data_phases), *self.wire.initial_residuals().values())
         return sum(int(values.nbytes) for values in state)
 
@@ -172,7 +172,7 @@ def _not_stackable(module: nn.Module) -> str | None:
 
 
 def prepare(config: Config, module: nn.Module | None = None, dataset: Dataset | None = None) -> tuple[Problem, Data]:
-    """Load and partition the data, and check everything about a config that needs the data or the model."""
+    """Load and partition the data. Check everything in a config that depends on the data or the model."""
     dataset = load(config.data) if dataset is None else dataset
     data = partition_data(config, dataset)
     problem = Problem(
@@ -203,12 +203,12 @@ def partition_data(config: Config, dataset: Dataset) -> Data:
 
 
 def check(problem: Problem) -> None:
-    """Check before the run starts that model, blocks, cohort and stack fit together."""
+    """Raise an error, before the run starts, if model, data, blocks, cohort and stack do not fit together."""
     config = problem.config
     if config.data.augment and len(problem.input_shape) != 3:
         raise ConfigError("data.augment needs images, but this data has none; remove data.augment")
     if config.analysis is not None and config.checkpoint.every == 0:
-        raise ConfigError("[analysis] needs a checkpoint, but checkpoint.every = 0 writes none; raise it")
+        raise ConfigError("[analysis] needs a checkpoint, but checkpoint.every = 0 writes none; set it to at least 1")
     gpu_here = config.engine == "local" and config.hosts.device == "gpu"
     if gpu_here and not torch.accelerator.is_available():
         raise ConfigError('hosts.device = "gpu" with engine = "local", but this machine has no GPU; set it to "cpu"')
@@ -229,13 +229,13 @@ def _check_forward_pass(problem: Problem) -> None:
     except Exception as error:
         shape = "x".join(str(n) for n in problem.input_shape)
         raise ConfigError(
-            f'model.name = "{name}" cannot take inputs of shape {shape}: {first_line(error)}; '
-            "choose another model or set model.options"
+            f'model.name = "{name}" does not accept inputs of shape {shape}: {first_line(error)}; '
+            "choose another model, or set model.options"
         ) from None
     try:
         problem.loss(outputs, torch.full((2,), problem.classes - 1), reduction="none")
     except Exception as error:
         raise ConfigError(
-            f'model.loss = "{loss}" cannot use outputs of shape {tuple(outputs.shape)[1:]} per sample with '
+            f'model.loss = "{loss}" does not accept outputs of shape {tuple(outputs.shape)[1:]} per sample with '
             f"{problem.classes} classes: {first_line(error)}; choose another loss, or a model with other outputs"
         ) from None

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from raybcgd.errors import ConfigError, RunError, first_line
+from raybcgd.errors import ConfigError, RunError, named_line
 from raybcgd.section import Section
 
 
@@ -54,7 +54,7 @@ class Registry:
         # Importing a user's module may raise anything.
         except Exception as error:
             raise ConfigError(
-                f'{self.setting} = "{choice}" cannot be imported ({type(error).__name__}: {first_line(error)}); '
+                f'{self.setting} = "{choice}" cannot be imported ({named_line(error)}); '
                 "fix it, install it, or add its folder to PYTHONPATH"
             ) from error
         return self._checked(found, f'"{choice}"')
@@ -89,8 +89,9 @@ class Registry:
             name = self.name_of(choice)
             if name in self._builtin:
                 raise
-            cause = f"{type(error).__name__}: {first_line(error)}"
-            raise ConfigError(f'{self.setting} = "{name}" failed ({cause}); fix it, or its settings') from error
+            raise ConfigError(
+                f'{self.setting} = "{name}" failed ({named_line(error)}); fix it, or its settings'
+            ) from error
 
     def section(self, table: Any, default: str) -> Any:
         """Validate a table with the class that it names. An instance of such a class is returned as it is."""

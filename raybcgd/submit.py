@@ -1,4 +1,4 @@
-"""[Ray] Submit an experiment as a Ray job, and follow its log."""
+"""[Ray] Submit an experiment as a Ray job and follow its log."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ from raybcgd.storage import JOB_RUNS, slug
 
 _POLL_SECONDS = 1.0
 _SIGNAL_BASE = 128
-"""Shells add it to the number of the signal that ended a program."""
+"""If a signal ends a program, shells report 128 plus the signal's number as its exit code."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class SubmittedJob:
     id: str
     address: str
     folder: str
-    """The run folder, on the node of the job's driver: by default the head."""
+    """The run folder, on the node that runs the job's driver: by default the head."""
 
 
 def submit(
@@ -78,7 +78,7 @@ def _entrypoint(config: str, settings: Sequence[str], folder: str, resume: bool)
 
 @contextlib.contextmanager
 def _directory(config: Path, working_dir: Path | None) -> Iterator[tuple[Path, str]]:
-    """Provide the folder to send and the config's name in it."""
+    """Yield the folder to send, and the path of the config in it."""
     if working_dir is not None:
         for file in config_files(config):
             if not file.resolve().is_relative_to(working_dir.resolve()):
@@ -88,12 +88,12 @@ def _directory(config: Path, working_dir: Path | None) -> Iterator[tuple[Path, s
         yield working_dir, str(config.resolve().relative_to(working_dir.resolve()))
         return
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / config.name).write_text(tomli_w.dumps(read_tables(config)))  # with what it extends
+        (Path(folder) / config.name).write_text(tomli_w.dumps(read_tables(config)))  # merged with the files it extends
         yield Path(folder), config.name
 
 
 def follow(job: SubmittedJob, write: Callable[[str], None]) -> int:
-    """Pass the job's log on until the job ends, and return its exit code."""
+    """Pass the job's log to `write` until the job ends. Return the job's exit code."""
     with _cluster_errors(job.address):
         client = JobSubmissionClient(job.address)
         asyncio.run(_follow_log(client, job, write))
@@ -110,7 +110,7 @@ async def _follow_log(client: JobSubmissionClient, job: SubmittedJob, write: Cal
     seen = 0
     while True:
         known = seen  # a new connection starts at the beginning of the log
-        with contextlib.suppress(RuntimeError, ClientError):  # if the connection breaks, continue where it was
+        with contextlib.suppress(RuntimeError, ClientError):  # if the connection breaks, reconnect
             async for text in client.tail_job_logs(job.id):
                 fresh = text[known:]
                 known -= min(known, len(text))
@@ -124,7 +124,7 @@ async def _follow_log(client: JobSubmissionClient, job: SubmittedJob, write: Cal
 
 @contextlib.contextmanager
 def _cluster_errors(address: str | None) -> Iterator[None]:
-    """Report in one line that a cluster does not answer or refuses a request."""
+    """Report a cluster that does not answer or refuses a request in one line."""
     try:
         yield
     except (RunError, ConfigError):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import ray
 import ray.tune
@@ -23,13 +23,10 @@ from raybcgd.engine.ray.placement import host_count, host_needs
 from raybcgd.errors import ConfigError, RunError, last_line
 from raybcgd.experiment import run
 from raybcgd.problem import prepare
-from raybcgd.record.summary import standing
+from raybcgd.record.summary import Ranking, standing
 from raybcgd.report.style import percentage
 from raybcgd.report.tables import percent
 from raybcgd.storage import make_folder, new_folder, write_atomic
-
-Metric = Literal["last_tenth_accuracy", "best_accuracy", "final_accuracy", "upload_d_to_target"]
-"""What ranks the points: the highest accuracy or the smallest upload is best."""
 
 
 @dataclass(frozen=True)
@@ -54,32 +51,32 @@ class Sweep:
     """The result of a sweep."""
 
     points: tuple[Point, ...]
-    metric: Metric
+    metric: Ranking
     best: Point
     config: Config
     """The config of the best point."""
     folder: Path
-    """Has `best.toml`, `sweep.json` and one folder per run. A run's folder is on the node where it ran."""
+    """Contains `best.toml`, `sweep.json` and one folder per run. A run's folder is on the node where it ran."""
 
 
 def sweep(
     config: Config,
     grid: Mapping[str, Iterable[Any]],
     *,
-    metric: Metric = "last_tenth_accuracy",
+    metric: Ranking = "last_tenth_accuracy",
     dataset: Dataset | None = None,
     out: str | Path | None = None,
     observe: Callable[[Point], None] | None = None,
 ) -> Sweep:
     """Run every combination of the grid's values, and write the config of the best point to `best.toml`.
 
-    A trial asks for the resources of one host in `[hosts]` and uses the local engine. Trials share the data.
+    A trial requests the resources of one host in `[hosts]` and uses the local engine. Trials share the data.
     """
     dataset = dataset or load(config.data)
     points = list(_points(grid))
     configs = [make_config(assign(tables_of(config), point)) for point in points]
     for each in configs:
-        prepare(each, dataset=dataset)  # report an error at any point before the first one runs
+        prepare(each, dataset=dataset)  # report an error in any config before the first run
     folder = make_folder(Path(out) if out is not None else new_folder("sweep")).absolute()
     with cluster(config.hosts.address):
         done = _run_all(configs, points, dataset, folder, observe)
@@ -105,7 +102,7 @@ def parse_grid(texts: Iterable[str]) -> dict[str, list[Any]]:
 
 def _points(grid: Mapping[str, Iterable[Any]]) -> Iterator[dict[str, Any]]:
     if not grid:
-        raise ConfigError("the grid is empty; add a setting, such as --grid algorithm.lr=0.01,0.03")
+        raise ConfigError("the grid is empty; add values of a setting, such as --grid algorithm.lr=0.01,0.03")
     for values in product(*grid.values()):
         yield dict(zip(grid, values, strict=True))
 
@@ -119,16 +116,16 @@ def _run_all(
 ) -> list[Point]:
     nodes, hosts = node_resources(), configs[0].hosts
     needs = host_needs(hosts, nodes)
-    # Raises if not even one host fits.
+    # This raises if the cluster has no room for a single host.
     host_count(hosts.model_copy(update={"count": None, "clients_per_host": None}), needs, nodes, 1, 1)
     trial = ray.tune.with_parameters(_trial, configs=configs, dataset=dataset, folder=folder, gpu=needs.num_gpus > 0)
-    asks = {"cpu": needs.num_cpus, "gpu": needs.num_gpus}
+    resources = {"cpu": needs.num_cpus, "gpu": needs.num_gpus}
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # so that relative paths in a config stay valid
     os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # the runs write their own logs
-    os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")  # after Ctrl-C, Tune's handler would return results
+    os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")  # after Ctrl-C, Tune would return as if it were done
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # the new output cannot be silenced
     tuner = ray.tune.Tuner(
-        ray.tune.with_resources(trial, {k: v for k, v in asks.items() if v}),
+        ray.tune.with_resources(trial, {k: v for k, v in resources.items() if v}),
         param_space={"number": ray.tune.grid_search(list(range(len(configs))))},
         run_config=ray.tune.RunConfig(
             name="tune", storage_path=str(folder), verbose=0, callbacks=[_Observer(points, observe)]
@@ -145,14 +142,14 @@ def _run_all(
 def _trial(
     choice: Mapping[str, Any], configs: list[Config], dataset: Dataset, folder: Path, gpu: bool
 ) -> dict[str, Any]:
-    """Run one point, in a trial's process. The return value becomes the trial's last result."""
+    """Run one point in a trial's process. The return value becomes the trial's last result."""
     number = int(choice["number"])
     config = configs[number]
     hosts = config.hosts.model_copy(update={"device": "gpu" if gpu else "cpu"})
     here = config.model_copy(update={"engine": "local", "hosts": hosts, "compare": None})
     try:
         result = run(here, dataset=dataset, out=folder / f"{number:03d}")
-    except RunError as error:  # a run that diverges is a result
+    except RunError as error:  # a run that diverges is a result, not a failed trial
         return {"failed": str(error)}
     target = (config.compare or CompareConfig()).target
     line = standing("", "", result.records, result.summary, target)
@@ -180,7 +177,7 @@ class _Observer(ray.tune.Callback):
             self._observe(_point(number, self._points[number], trial.last_result, None))
 
 
-def _report(points: list[Point], configs: list[Config], metric: Metric, folder: Path) -> Sweep:
+def _report(points: list[Point], configs: list[Config], metric: Ranking, folder: Path) -> Sweep:
     sign = -1 if metric == "upload_d_to_target" else 1
     ranked = [(sign * value, point) for point in points if (value := point.results.get(metric)) is not None]
     lines = [
@@ -196,7 +193,7 @@ def _report(points: list[Point], configs: list[Config], metric: Metric, folder: 
 
 
 def sweep_table(result: Sweep) -> Table:
-    """Return a sweep for the terminal."""
+    """Return the results of a sweep as a table for the terminal."""
     keys = list(result.best.settings)
     table = Table(title=f"{len(result.points)} runs, ranked by {result.metric}", title_justify="left")
     for heading in (*keys, "last tenth", "best", f"d to {percentage(result.best.results['target'])}"):

@@ -9,7 +9,7 @@ from raybcgd.config import Config, make_config
 
 
 def small(**tables: Any) -> Config:
-    """FedBCGD+ on the digits with a small network: a round takes a few hundredths of a second."""
+    """Return a config of FedBCGD+ on the digits with a small network. A round takes a few hundredths of a second."""
     base: dict[str, Any] = {
         "rounds": 4,
         "engine": "local",
@@ -29,5 +29,5 @@ def small(**tables: Any) -> Config:
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    """A folder for a run that does not exist yet."""
+    """The path of a run folder that does not exist yet."""
     return tmp_path / "run"

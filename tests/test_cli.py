@@ -148,7 +148,7 @@ def test_wrong_usage_exits_with_2(arguments: tuple[str, ...]) -> None:
 
 
 def assert_refused(result: Result, *parts: str) -> None:
-    """Expect exit code 2 and one line that contains all the parts."""
+    """Expect exit code 2 and a one-line error that contains all the parts."""
     lines = result.stderr.splitlines()
     assert result.exit_code == 2, result.output
     assert len(lines) == 1, result.stderr
@@ -167,7 +167,7 @@ REFUSED = {
     "fewer clients than blocks": (["cohort.clients_per_round=2"], ["cohort.clients_per_round = 2", "at least 3"]),
     "K*N > M": (["cohort.clients_per_block=7"], ["cohort.clients_per_block = 7", "data.partition.clients", "lower"]),
     "negative rate": (["algorithm.lr=-0.1"], ["algorithm.lr = -0.1", "must be greater than 0"]),
-    "empty clients": (["data.partition.clients=2000"], ["data.partition.clients = 2000", "lower it to 1442 or less"]),
+    "M > samples": (["data.partition.clients=2000"], ["data.partition.clients = 2000", "lower it to 1442 or less"]),
     "no such folder": (
         ["data.source=parquet", "data.root=/no/such/folder"],
         ["data.root", "/no/such/folder", "point it to"],

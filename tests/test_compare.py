@@ -33,7 +33,7 @@ def small(**tables: Any) -> Config:
     return make_config({**base, **tables})
 
 
-def test_the_runs_share_data_and_cohorts_and_files_are_written(out: Path) -> None:
+def test_runs_share_data_and_cohorts_and_write_their_files(out: Path) -> None:
     result = compare(small(compare={"target": 0.15}), out=out)
     assert list(result.runs) == ["FedAvg", "FedAvgM", "FedBCGD", "FedBCGD+"]
     cohorts = {tuple(p.client for r in run.records for p in r.participants) for run in result.runs.values()}
@@ -144,7 +144,7 @@ def records(upload_d: float, *accuracies: float | None) -> tuple[RoundRecord, ..
     )
 
 
-def test_uploads_are_counted_until_the_target_is_reached() -> None:
+def test_the_upload_to_the_target_ends_with_the_first_round_that_reaches_it() -> None:
     reached = reaches(records(0.5, 0.2, None, 0.9, 0.8, 0.95), 0.9)
     assert reached is not None
     assert (reached.round, reached.traffic.upload_d_total) == (2, 1.5)

@@ -71,14 +71,16 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"data": {"partition": {"knd": "iid"}}}, "data.partition.knd is not a setting of dirichlet; did you mean kind?"),
     (
         {"data": {"partition": {"kind": "iid", "rho": 1}}},
-        "data.partition.rho is not a setting of iid; use one of clients, samples_per_client, kind",
+        "data.partition.rho is not a setting of iid; it is a setting of dirichlet, dirichlet_free: remove it, or "
+        "change data.partition.kind",
     ),
     ({"algorithm": 3}, "algorithm = 3 is not a table; write [algorithm], or pass an instance of Algorithm"),
-    ({"version": 1}, "version = 1 is not supported: this raybcgd reads version 2; use the raybcgd that wrote it"),
+    ({"version": 1}, "version = 1 is not 2; use the version of raybcgd that wrote it"),
     ({"algorithm": {"momentun": 0.5}}, "algorithm.momentun is not a setting of fedbcgd+; did you mean momentum?"),
     (
         {"algorithm": {"name": "fedavg", "momentum": 0.5}},
-        "algorithm.momentum is not a setting of fedavg; use one of lr, lr_decay, weight_decay, name",
+        "algorithm.momentum is not a setting of fedavg; it is a setting of fedavgm, fedbcgd, fedbcgd+: remove it, or "
+        "change algorithm.name",
     ),
     ({"algorithm": {"name": "fedbcd"}}, 'algorithm.name = "fedbcd" is unknown; did you mean fedbcgd?'),
     ({"engine": "gpu"}, "engine = 'gpu': must be 'ray' or 'local'"),

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md: every change is made exactly as written there, and run. The other documents name what exists."""
+"""CONTRIBUTING.md: every change works exactly as written. Names and links in the other documents exist."""
 
 import importlib
 import json
@@ -47,7 +47,7 @@ def blocks(title: str) -> dict[str, str]:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     (section,) = re.findall(rf"^### {re.escape(title)}\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)
     found = re.findall(r"^```(\w+)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
-    assert len({language for language, _ in found}) == len(found), f"{title}: two blocks of one language"
+    assert len({language for language, _ in found}) == len(found), f"{title}: two blocks in the same language"
     return dict(found)
 
 
@@ -73,7 +73,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def mine(workshop: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The examples as a module, with the current folder as in CONTRIBUTING."""
+    """The examples as an importable module in the current folder, as in CONTRIBUTING."""
     monkeypatch.chdir(workshop)
     monkeypatch.syspath_prepend(workshop)
     yield importlib.import_module("mine")
@@ -147,7 +147,7 @@ def test_all_of_them_as_python_objects(mine: Any, workshop: Path) -> None:
     exec(compile(blocks(PYTHON)["python"], "CONTRIBUTING.md", "exec"), scope)
     result = scope["result"]
     assert len(result.records) == 2
-    written = (result.folder / "config.toml").read_text()  # by references, so that the run can be resumed
+    written = (result.folder / "config.toml").read_text()  # contains references, so that the run can be resumed
     for name in ("FedMemory", "Sign", "PowerLaw", "csv_file", "shallow", "smoothed"):
         assert f'"mine:{name}"' in written
 
@@ -179,7 +179,7 @@ def apply(edit: Edit, tree: Path) -> None:
     path = tree / edit.path
     text = path.read_text()
     assert text.count(edit.before) == 1, (
-        f"CONTRIBUTING.md edits {edit.path} below lines that are not there:\n{edit.before}"
+        f"CONTRIBUTING.md edits {edit.path} below lines that must occur exactly once:\n{edit.before}"
     )
     path.write_text(text.replace(edit.before, edit.before + edit.added))
 
@@ -188,7 +188,7 @@ def apply(edit: Edit, tree: Path) -> None:
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the project with all six changes."""
     tree = tmp_path_factory.mktemp("project")
-    for folder in ("raybcgd", "dashboards", "cluster"):
+    for folder in ("raybcgd", "dashboards", "cluster", "tests/dashboards"):
         shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tree)
     for title in (*PLUGINS, METRIC):
@@ -204,14 +204,14 @@ def source_file(module: str) -> str:
 
 
 def registered(edit: Edit) -> list[tuple[str, str, str]]:
-    """Return the built-in names that an edit adds, with their modules and objects."""
+    """Return the built-in names that an edit adds, each with its module and object."""
     package = edit.path.rpartition("/")[0].replace("/", ".")
     lines = edit.added.replace("{_HERE}", package)
     return re.findall(r'"(\S+)": f?"([\w.]+):(\w+)"', lines)
 
 
 def python(tree: Path, *arguments: str, cwd: Path) -> str:
-    """Run the copy's code."""
+    """Run Python with the code in `tree`, and return its output."""
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=cwd,
@@ -252,6 +252,7 @@ def test_the_new_metric_gets_its_panel_and_its_row_in_the_table(tree: Path) -> N
     table = (tree / "dashboards/README.md").read_text().splitlines()
     (row,) = [row for row in table if row.startswith("| `raybcgd_traffic_largest_upload_bytes` ")]
     assert row.split(" | ")[1:] == ["gauge", "Largest upload of one client.", "Communication: Largest upload |"]
+    python(tree, "-m", "pytest", "-p", "no:cacheprovider", "tests/dashboards/test_generated.py", cwd=tree)
 
 
 def test_the_changed_files_pass_the_linter(tree: Path) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C at the start, in a run and in a sweep: exits within seconds, with intact files and no processes left."""
+"""Ctrl-C during start-up, a run or a sweep: the command exits within seconds and leaves no process behind."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ def enable_ctrl_c() -> None:
 
 
 def interrupt(config: Path, out: Path, *settings: str, whole_group: bool) -> tuple[int, str, float, list[str]]:
-    """Press Ctrl-C in the fifth round of a run. Return exit code, standard error, seconds, and processes left."""
+    """Press Ctrl-C in round 5 of a run. Return the exit code, standard error, seconds, and remaining processes."""
     mark = f"raybcgd-test-{time.time_ns()}"
     given = [part for text in ("rounds=1000000", *settings) for part in ("--set", text)]
     code = "from raybcgd.cli import main; main()"

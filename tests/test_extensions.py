@@ -1,4 +1,4 @@
-"""The six extension points: from a config, from Python, resumed, on both engines, and with one-line errors."""
+"""The six extension points: from a config and from Python, on both engines, after a resume, and with errors."""
 
 import json
 import subprocess
@@ -142,7 +142,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def command(folder: Path, *words: str) -> None:
-    """Run the installed script. Unlike `python -c`, it does not start with the current folder on its path."""
+    """Run the installed script. Unlike with `python -c`, the current folder is not on its path at the start."""
     start([str(Path(sys.executable).with_name("raybcgd")), *words], folder)
 
 
@@ -182,8 +182,8 @@ def test_python_objects_give_the_same_run_and_the_command_line_can_resume_it(
 
 
 @ENGINES
-def test_objects_of_a_notebook_need_no_module(folder: Path, engine: str) -> None:
-    """Classes and functions of `__main__` cannot be imported on other machines; Ray sends their code."""
+def test_objects_defined_in_a_notebook_need_no_module(folder: Path, engine: str) -> None:
+    """Classes and functions in `__main__` cannot be imported on other machines, so Ray sends their code."""
     tables = {key: value for key, value in CONFIG.items() if key not in ("data", "model", "algorithm", "wire")}
     code = MODULE.replace("import widths", "class widths:\n    HIDDEN = 7\n")
     script = SCRIPT.format(imports=f"{code}\nmine = sys.modules[__name__]", tables=tables)
@@ -198,7 +198,7 @@ def test_objects_of_a_notebook_need_no_module(folder: Path, engine: str) -> None
 
 
 def train(folder: Path, *settings: str) -> str:
-    """Expect `raybcgd train` to fail, and return its one line."""
+    """Expect `raybcgd train` to fail, and return its one-line error."""
     (folder / "base.toml").write_text(small(rounds=1, algorithm={"name": "fedavg"}).to_toml())
     words = ["train", str(folder / "base.toml"), "--out", str(folder / "run")]
     done = CliRunner().invoke(app, [*words, *(word for text in settings for word in ("--set", text))])
@@ -213,7 +213,7 @@ SETTINGS = (*BASES, "model.name", "model.loss", "data.source")
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_an_unknown_name_is_listed(setting: str, tmp_path: Path) -> None:
+def test_an_unknown_name_gives_the_list_of_known_names(setting: str, tmp_path: Path) -> None:
     assert f'{setting} = "zzz" is unknown; use one of ' in train(tmp_path, f"{setting}=zzz")
 
 
@@ -224,15 +224,15 @@ def test_a_reference_that_cannot_be_imported_is_named(setting: str, reference: s
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_a_reference_to_something_else_is_refused(setting: str, tmp_path: Path) -> None:
+def test_a_reference_to_an_object_of_another_type_is_refused(setting: str, tmp_path: Path) -> None:
     wrong = f"is not a subclass of {BASES[setting]}" if setting in BASES else "is not callable"
-    assert f'{setting} = "raybcgd.record.checkpoint:VERSION" {wrong}' in train(
-        tmp_path, f"{setting}=raybcgd.record.checkpoint:VERSION"
+    assert f'{setting} = "raybcgd.storage:FORMAT_VERSION" {wrong}' in train(
+        tmp_path, f"{setting}=raybcgd.storage:FORMAT_VERSION"
     )
 
 
 class Wrong(Partitioner):
-    """Returns whatever it is told to."""
+    """Applies `result` to valid owners."""
 
     result: Any = None
 
@@ -277,7 +277,7 @@ def test_a_source_that_fails_or_returns_no_data_set_is_refused(source: Any, mess
 
 
 class Short(Codec):
-    """Forgets a byte."""
+    """Drops a byte."""
 
     def encode(self, values: torch.Tensor, rng: np.random.Generator) -> np.ndarray:
         return values.numpy().view(np.uint8)[1:]
@@ -290,13 +290,13 @@ class Short(Codec):
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold"])
-def test_a_codec_with_another_size_than_declared_stops_the_run(method: str, tmp_path: Path) -> None:
+def test_a_codec_whose_uploads_differ_from_its_declared_size_stops_the_run(method: str, tmp_path: Path) -> None:
     line = train(tmp_path, f"wire.codec={__name__}:Short", f"algorithm.name={method}")
     assert f'wire.codec = "{__name__}:Short": an upload has 7015 bytes instead of 7016' in line
     assert "make `encode` and `size` agree" in line
 
 
-def test_an_object_without_a_name_runs_but_is_not_importable(out: Path) -> None:
+def test_a_lambda_runs_but_cannot_be_imported_from_the_written_config(out: Path) -> None:
     config = small(rounds=1, data={"source": lambda config: replace(digits(config), name="mine")})
     run(config, out=out)
     with pytest.raises(ConfigError, match=r'data\.source = ".*<lambda>" cannot be imported'):

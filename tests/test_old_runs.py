@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from raybcgd import ConfigError, run
 from raybcgd.analysis.analyst import analyse_run
 from raybcgd.cli import app
-from raybcgd.config.schema import VERSION
+from raybcgd.storage import FORMAT_VERSION
 from tests.conftest import small
 
 
@@ -19,10 +19,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run(small(rounds=2), out=tmp_path_factory.mktemp("runs") / "run").folder
 
 
-@pytest.fixture(params=["", f"version = {VERSION - 1}\n", f"version = {VERSION + 1}\n"], ids=["none", "old", "new"])
+@pytest.fixture(
+    params=["", f"version = {FORMAT_VERSION - 1}\n", f"version = {FORMAT_VERSION + 1}\n"], ids=["none", "old", "new"]
+)
 def other_version(request: pytest.FixtureRequest, finished: Path, tmp_path: Path) -> Path:
     folder = Path(shutil.copytree(finished, tmp_path / "run"))
-    line = f"version = {VERSION}\n"
+    line = f"version = {FORMAT_VERSION}\n"
     config = (folder / "config.toml").read_text()
     assert config.startswith(line)
     (folder / "config.toml").write_text(request.param + config.removeprefix(line))
@@ -51,7 +53,7 @@ def test_a_run_folder_of_another_version_is_refused(other_version: Path, refusal
     before = {path: path.stat().st_mtime_ns for path in other_version.rglob("*")}
     assert refusal(other_version) == (
         f"error: {other_version} was written by another version of raybcgd (its config.toml has no version = "
-        f"{VERSION}); use that version, or start the run again with `raybcgd train`\n"
+        f"{FORMAT_VERSION}); use that version, or start the run again with `raybcgd train`\n"
     )
     assert {path: path.stat().st_mtime_ns for path in other_version.rglob("*")} == before
 

@@ -1,4 +1,4 @@
-"""The papers' experiments in jobs/configs: every file loads, and its runs are valid on data of the right shape."""
+"""The configs in jobs/configs: every file loads, and its runs are valid on data of the right shape."""
 
 from functools import cache
 from pathlib import Path
@@ -78,7 +78,7 @@ def on_meta_device(config: Config, dataset: Dataset) -> nn.Module:
     return module
 
 
-def test_hyper_parameters_are_those_of_the_papers() -> None:
+def test_hyper_parameters_match_the_papers() -> None:
     """Check the hyper-parameters that all experiments of a paper share."""
     for path in FILES:
         config, name = load_config(path), path.name
@@ -88,10 +88,10 @@ def test_hyper_parameters_are_those_of_the_papers() -> None:
             assert config.data.partition.clients == 100
             assert config.algorithm.lr_decay == 0.998
             assert config.algorithm.weight_decay == 0.001
-            few = "vit" in name
+            vit = "vit" in name
             assert (config.local.batch_size, config.local.epochs) == (
-                16 if few else 50,
-                1 if few or "logistic" in name else 5,
+                16 if vit else 50,
+                1 if vit or "logistic" in name else 5,
             )
         elif path.parent.name == "fedpvr":
             assert (config.data.partition.clients, config.cohort.clients_per_round) == (10, 10)

@@ -1,4 +1,4 @@
-"""`raybcgd train --resume auto`: the same command starts a run and resumes it, also on another machine."""
+"""`raybcgd train --resume auto`: the same command starts a run and resumes it, even on another machine."""
 
 from pathlib import Path
 

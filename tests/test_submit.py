@@ -1,4 +1,4 @@
-"""`raybcgd submit` without a cluster: the command that it sends, and what it refuses."""
+"""`raybcgd submit` without a cluster: the command that it sends, and the input that it refuses."""
 
 import shlex
 from pathlib import Path

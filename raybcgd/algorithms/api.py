@@ -51,11 +51,11 @@ Fields are declared by annotation. Slicing, encoding, counting, aggregation and 
 
     Annotated[..., Displacement]     the client's y_T - x: mark exactly one field of the terms
     Annotated[..., Summed]           summed over the clients, not averaged
-    Annotated[..., Momentum]         a server vector whose norm is recorded as the momentum
-    Annotated[..., ControlVariate]   a server vector whose norm is recorded as the control variate
+    Annotated[..., Momentum]         the server vector whose norm is recorded as the momentum: at most one field
+    Annotated[..., ControlVariate]   the server vector whose norm is recorded as the control variate: at most one field
 
 A `SharedBlock` of `Down` reaches the client rule as a whole vector; only its shared block counts as traffic.
-Wrong declarations raise a TypeError when the class is created.
+Wrong declarations and parameters raise a TypeError when the class is created.
 
 Rules are pure functions. They may run on a stack of clients, with one more leading dimension, so they index from the
 end: `v[..., s]`, and `mine.past[..., work.data_phase, :]` for a `PerPhase` field.

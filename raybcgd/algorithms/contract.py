@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from inspect import signature
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import torch
@@ -111,7 +112,7 @@ def displacement(terms: type[Any]) -> str:
     """Return the name of the field that holds the client's displacement y_T - x."""
     found = marked(terms, Mark.DISPLACEMENT)
     if len(found) != 1:
-        raise TypeError(next(_displacement_mistakes(terms.__qualname__, declared(terms), required=True)))
+        raise TypeError(next(_mark_mistakes(terms.__qualname__, declared(terms), required=True)))
     return found[0]
 
 
@@ -150,22 +151,15 @@ def title(algorithm: type[Any]) -> str:
     return summary(algorithm).title
 
 
-class _Role(NamedTuple):
-    """What a method may declare in one of its tuples."""
-
-    allows: str
-    kinds: tuple[Kind, ...]
-
-
 _STATE = (Kind.WHOLE, Kind.SCALAR, Kind.PER_PHASE, Kind.PHASE_COUNTS, Kind.COUNT)
 _SENT = (Kind.WHOLE, Kind.OWN, Kind.SHARED, Kind.SCALAR)
 _ROLES = {
-    "Server": _Role("a server state can only have", _STATE),
-    "Client": _Role("a client state can only have", _STATE),
+    "Server": ("a server state can only have", _STATE),
+    "Client": ("a client state can only have", _STATE),
     # Every client gets the same broadcast, so it cannot contain a client's own block.
-    "Down": _Role("a broadcast can only have", (Kind.WHOLE, Kind.SHARED, Kind.SCALAR)),
-    "Upload": _Role("an upload can only have", _SENT),
-    "Terms": _Role("terms can only have", _SENT),
+    "Down": ("a broadcast can only have", (Kind.WHOLE, Kind.SHARED, Kind.SCALAR)),
+    "Upload": ("an upload can only have", _SENT),
+    "Terms": ("terms can only have", _SENT),
 }
 _MARKS = {
     Mark.SUMMED: (("Upload", "Terms"), _SENT),
@@ -175,7 +169,7 @@ _MARKS = {
 }
 _REQUIRED = {"Server": "x: Whole", "Down": "x: Whole", "Upload": "delta: Annotated[Whole, Displacement]"}
 _MODEL = {"Server": "for the global model", "Down": "for the start of local training"}
-_RULES = {"client_rule": "work, down, mine", "terms": "sent, down, task", "server_rule": "server, total, rnd"}
+_RULES = ("client_rule", "terms", "settle", "server_rule", "broadcast", "server_init", "client_init", "models", "lr_at")
 
 
 def check(algorithm: type[Any], base: type[Any]) -> None:
@@ -195,20 +189,27 @@ def _mistakes(algorithm: type[Any], base: type[Any]) -> Iterator[str]:
             yield f"{owner} has no {role}; write class {role}(NamedTuple): {example}"
     fields = {}
     for name, declaration in _tuples(algorithm).items():
-        path, role = f"{owner}.{name}", next((role for role in _ROLES if name.endswith(role)), "")
-        if not role:
+        path, variant = f"{owner}.{name}", re.fullmatch(".*(Upload|Terms)", name)
+        role = variant[1] if variant else name
+        if role not in _ROLES:
             yield f"{path} has no role; end its name in Upload or Terms, or define it outside {owner}"
         elif not _is_named_tuple(declaration):
             yield f"{path} is not a NamedTuple; write class {name}(NamedTuple)"
         else:
-            fields[name] = _read(path, declaration, _ROLES[role].kinds)
+            fields[name] = _read(path, declaration, _ROLES[role][1])
             yield from _field_mistakes(path, role, fields[name])
     yield from _upload_mistakes(owner, fields)
     if algorithm.broadcast is base.broadcast:
         yield from _broadcast_mistakes(owner, fields["Server"], fields["Down"])
-    for rule, parameters in _RULES.items():
-        if getattr(algorithm, rule) is getattr(base, rule) and (rule != "terms" or algorithm.Terms is not None):
-            yield f"{owner} has no {rule}; write def {rule}(self, {parameters})"
+    for rule in _RULES:
+        arguments = ", ".join(signature(getattr(base, rule)).parameters).removeprefix("self, ")
+        needed = rule.endswith("_rule") or (rule == "terms" and algorithm.Terms is not None)
+        if needed and getattr(algorithm, rule) is getattr(base, rule):
+            yield f"{owner} has no {rule}; write def {rule}(self, {arguments})"
+        try:  # an instance without hyper-parameters binds self
+            signature(getattr(object.__new__(algorithm), rule)).bind(*arguments.split(", "))
+        except TypeError:
+            yield f"{owner}.{rule} does not take ({arguments}); write def {rule}(self, {arguments})"
 
 
 def _tuples(algorithm: type[Any]) -> dict[str, Any]:
@@ -224,10 +225,11 @@ def _is_named_tuple(value: Any) -> bool:
 
 
 def _field_mistakes(path: str, role: str, fields: tuple[Field, ...]) -> Iterator[str]:
+    can_have, allowed = _ROLES[role]
     for field in fields:
-        kind, allowed = field.kind, _ROLES[role]
-        if kind not in allowed.kinds:
-            yield f"{path}.{field.name} is {kind.value}; {allowed.allows} {_either(allowed.kinds)}"
+        kind = field.kind
+        if kind not in allowed:
+            yield f"{path}.{field.name} is {kind.value}; {can_have} {_either(allowed)}"
         for mark in field.marks:
             roles, kinds = _MARKS[mark]
             if role not in roles or kind not in kinds:
@@ -243,11 +245,11 @@ def _field_mistakes(path: str, role: str, fields: tuple[Field, ...]) -> Iterator
 
 
 def _upload_mistakes(owner: str, fields: dict[str, tuple[Field, ...]]) -> Iterator[str]:
-    """Check all uploads and terms that the hyper-parameters can select."""
+    """Check the marks of all tuples, and all uploads and terms that the hyper-parameters can select."""
     uploads = {name: found for name, found in fields.items() if name.endswith("Upload")}
     terms = {name: found for name, found in fields.items() if name.endswith("Terms")}
-    for name, found in (uploads | terms).items():
-        yield from _displacement_mistakes(f"{owner}.{name}", found, required=name in (terms or uploads))
+    for name, found in fields.items():
+        yield from _mark_mistakes(f"{owner}.{name}", found, required=name in (terms or uploads))
     if any(field.kind is Kind.WHOLE for found in uploads.values() for field in found):
         return
     for name, found in terms.items():
@@ -256,11 +258,13 @@ def _upload_mistakes(owner: str, fields: dict[str, tuple[Field, ...]]) -> Iterat
                 yield f"{owner}.{name}.{field.name} is Whole, but no field of {owner}.Upload is; declare it OwnBlock"
 
 
-def _displacement_mistakes(path: str, fields: tuple[Field, ...], required: bool) -> Iterator[str]:
-    found = [field.name for field in fields if Mark.DISPLACEMENT in field.marks]
-    if len(found) > 1:
-        yield f"{path} marks {' and '.join(found)} as Displacement; mark one field"
-    elif required and not found:
+def _mark_mistakes(path: str, fields: tuple[Field, ...], required: bool) -> Iterator[str]:
+    """Check that no tuple has a mark twice, except `Summed`. `required`: it must have a displacement."""
+    found = {mark: [field.name for field in fields if mark in field.marks] for mark in Mark}
+    for mark, names in found.items():
+        if len(names) > 1 and mark is not Mark.SUMMED:
+            yield f"{path} marks {' and '.join(names)} as {mark.value}; mark one field"
+    if required and not found[Mark.DISPLACEMENT]:
         vector = next((field for field in fields if field.kind in (Kind.WHOLE, Kind.OWN)), None)
         name, kind = (vector.name, vector.kind) if vector else ("delta", Kind.WHOLE)
         yield f"{path} has no Displacement; write {name}: Annotated[{kind.value}, Displacement]"

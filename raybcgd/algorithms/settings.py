@@ -31,11 +31,11 @@ DEFAULT_ALGORITHM = "fedbcgd+"
 
 
 class AlgorithmConfig(Section):
-    """Hyper-parameters that every method has."""
+    """Hyper-parameters that all methods share."""
 
     lr: Annotated[float, Field(gt=0)] = 0.1
     """eta, the local step size."""
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 0.998
     """The step size of round r is lr * lr_decay**r."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.001
-    """L2 regularisation, added to the local gradient."""
+    """Coefficient of the L2 regularisation in the local gradient."""

@@ -1,1 +1,1 @@
-"""Analysis of a run: similarity of the clients' models, and prediction sets of the global model."""
+"""Analyse a run: similarity of the client models, and prediction sets of the global model."""

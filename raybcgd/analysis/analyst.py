@@ -1,4 +1,4 @@
-"""Analysis of a run from its last checkpoint."""
+"""Analyse a run from its last checkpoint."""
 
 from itertools import cycle
 from pathlib import Path
@@ -32,7 +32,7 @@ def analyse_run(
     module: nn.Module | None = None,
     dataset: Dataset | None = None,
 ) -> dict[str, Any]:
-    """Analyse the run in a folder. Pass the same module and data set as to `run`, if any."""
+    """Return the analysis of the run in a folder. Pass the same module and data set as to `run`, if any."""
     run_folder = RunFolder(Path(folder))
     config = load_run_config(run_folder)
     problem, data = prepare(config, module, dataset)
@@ -40,7 +40,7 @@ def analyse_run(
 
 
 class Analyst:
-    """Reads the last checkpoint of a run, in this process, and changes nothing."""
+    """Analyses the last checkpoint of a run in this process. It changes no file."""
 
     def __init__(self, problem: Problem, data: Data, folder: RunFolder) -> None:
         config = problem.config
@@ -48,12 +48,12 @@ class Analyst:
         self._address = config.checkpoint.address or str(folder.path)
         found = Checkpoints(self._address, config.checkpoint.keep, identity(problem, data)).newest()
         if found is None:
-            raise ConfigError(f"{self._address} has no checkpoint to analyse; run with checkpoint.every of at least 1")
+            raise ConfigError(f"{self._address} has no checkpoint to analyse; run with checkpoint.every > 0")
         self.state = restored_state(initial_state(problem, data), found)
         self._flat = problem.flat_model()
 
     def report(self, settings: AnalysisConfig) -> dict[str, Any]:
-        """Return everything that the settings ask for, as plain values."""
+        """Return the results that the settings ask for, as plain values."""
         sets = self.conformal(settings.conformal_level, settings.calibration_share)
         result: dict[str, Any] = {"rounds": self.state.rounds, "conformal": sets._asdict()}
         if settings.cka_clients > 1:
@@ -61,26 +61,26 @@ class Analyst:
             result["cka"] = {layer: mean_similarity(matrix) for layer, matrix in matrices.items() if len(matrix) > 1}
         return result
 
-    def client_models(self, most: int) -> list[Tensor]:
-        """Return the local models of up to `most` clients after the next round's training."""
+    def client_models(self, limit: int) -> list[Tensor]:
+        """Return the local models of up to `limit` clients after the next round's training."""
         state, plan = self.state, self._plan()
         host = ClientHost(self._problem, self._data, f"{self._address}/states", torch.device("cpu"))
-        tasks = [ClientTask(member.client, member.block, state.ledger[member.client]) for member in plan.cohort[:most]]
+        tasks = [ClientTask(member.client, member.block, state.ledger[member.client]) for member in plan.cohort[:limit]]
         down = self._problem.algorithm.broadcast(state.server, plan.rnd)
         with one_thread():
             return host.local_models(tasks, {name: v.numpy() for name, v in down._asdict().items()}, plan.orders)
 
-    def cka(self, most: int, samples: int) -> dict[str, Tensor]:
-        """Return a matrix per layer: the CKA between the local models of up to `most` clients on test samples."""
+    def cka(self, limit: int, samples: int) -> dict[str, Tensor]:
+        """Return a matrix per layer: the CKA between the local models of up to `limit` clients on test samples."""
         rows = self._data.test_rows[self._plan().orders.data_phase]
         chosen = np.sort(stream(self._problem.config.seed, "cka").permutation(rows)[:samples])
-        return model_cka(self._flat, self.client_models(most), self._inputs(chosen))
+        return model_cka(self._flat, self.client_models(limit), self._inputs(chosen))
 
     def _plan(self) -> RoundPlan:
         return plan_round(self._problem, self._data, self.state.history, self.state.rounds)
 
     def conformal(self, level: float, calibration_share: float) -> Conformal:
-        """Return prediction sets of the global model, or of each data phase's model on its own test data."""
+        """Evaluate prediction sets of the global model, or of each data phase's model on the phase's test data."""
         models, test_rows = cycle(self._problem.algorithm.models(self.state.server)), self._data.test_rows
         parts = [self._probabilities(model, rows) for model, rows in zip(models, test_rows, strict=False)]
         rows = np.concatenate(test_rows)
@@ -94,8 +94,8 @@ class Analyst:
         self._flat.module.eval()
         self._flat.vector.copy_(model)
         size = self._problem.config.evaluation.batch_size
-        runs = [rows[start : start + size] for start in range(0, len(rows), size)]
-        return torch.cat([probabilities_of(self._flat.module(self._inputs(run))) for run in runs]).double().numpy()
+        batches = [rows[start : start + size] for start in range(0, len(rows), size)]
+        return torch.cat([probabilities_of(self._flat.module(self._inputs(b))) for b in batches]).double().numpy()
 
     def _inputs(self, rows: np.ndarray) -> Tensor:
         dataset = self._data.dataset

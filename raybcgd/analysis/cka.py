@@ -10,7 +10,7 @@ from raybcgd.model.flat import FlatModel
 
 
 def gram(features: Tensor) -> Tensor:
-    """Return the inner products of centred samples, which is all that CKA needs and small for many features."""
+    """Return the Gram matrix of the centred samples. It suffices for CKA, and is small even with many features."""
     rows = features.flatten(1).double()
     rows = rows - rows.mean(0)
     return rows @ rows.T
@@ -24,14 +24,14 @@ def linear_cka(a: Tensor, b: Tensor) -> float:
 
 @torch.no_grad()
 def model_cka(flat: FlatModel, models: Sequence[Tensor], inputs: Tensor) -> dict[str, Tensor]:
-    """Return, per layer, the matrix of similarities between all pairs of models (flat vectors) on some inputs."""
-    here, was_training = flat.vector.clone(), flat.module.training
+    """Return a matrix per layer: the CKA between all pairs of models (flat vectors) on some inputs."""
+    saved, was_training = flat.vector.clone(), flat.module.training
     flat.module.eval()
     grams: list[dict[str, Tensor]] = []
     for model in models:
         flat.vector.copy_(model)
         grams.append({name: gram(outputs) for name, outputs in layer_outputs(flat, inputs).items()})
-    flat.vector.copy_(here)
+    flat.vector.copy_(saved)
     flat.module.train(was_training)
     return {
         name: torch.tensor([[linear_cka(one[name], other[name]) for other in grams] for one in grams])
@@ -59,6 +59,6 @@ def layer_outputs(flat: FlatModel, inputs: Tensor) -> dict[str, Tensor]:
 
 
 def mean_similarity(matrix: Tensor) -> float:
-    """Return the mean over pairs of different models."""
+    """Return the mean similarity over all pairs of different models."""
     count = len(matrix)
     return float((matrix.sum() - matrix.diagonal().sum()) / (count * (count - 1)))

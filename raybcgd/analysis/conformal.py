@@ -24,7 +24,7 @@ class Conformal(NamedTuple):
 
 
 def threshold(scores: np.ndarray, level: float) -> float:
-    """Return the ceil((n + 1) * level)-th smallest of n scores; a new score is no larger with probability `level`.
+    """Return the ceil((n + 1) * level)-th smallest of n scores. With probability `level`, a new score is no larger.
 
     If n is too small for the level, return 1, so that every set contains all labels.
     """
@@ -33,7 +33,7 @@ def threshold(scores: np.ndarray, level: float) -> float:
 
 
 def conformal(probabilities: np.ndarray, targets: np.ndarray, calibration: np.ndarray, level: float) -> Conformal:
-    """Find the threshold on the samples of a mask, and evaluate the sets on the others."""
+    """Find the threshold on the samples in the mask `calibration`, and evaluate the sets on the others."""
     scores = 1 - probabilities
     of_label = scores[np.arange(len(targets)), targets]
     limit = threshold(of_label[calibration], level)

@@ -49,7 +49,7 @@ def settings(
 
 
 def tables(root: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, type[Section]]]:
-    """Yield the name and class of every table. Its choices, such as `wire codec = "topk"`, follow as tables."""
+    """Yield the name and class of every table, and of every choice for a table, such as `wire codec = "topk"`."""
     yield prefix.rstrip("."), root
     for name in root.model_fields:
         inner = section_of(root, name)

@@ -26,7 +26,7 @@ def methods() -> None:
         table.add_row(name, f"{words.title}{paper}: {words.idea}", *(f"{round(size, 2):g}" for size in sizes))
     out.print(table)
     out.print(
-        "In units of the model size d: upload and download per sampled client and round, and state between rounds. "
+        "In units of the model size d: upload and download per participant and round, and client state between rounds. "
         f"Assumes default settings, {_BLOCKS} equal blocks and a shared block of {_SHARED:.0%} of d.",
         highlight=False,
     )

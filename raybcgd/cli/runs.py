@@ -15,6 +15,7 @@ from raybcgd.config import Config, load_config, load_run_config
 from raybcgd.errors import ConfigError
 from raybcgd.experiment import run
 from raybcgd.record.rounds import RoundLog
+from raybcgd.record.summary import Ranking
 from raybcgd.report.tables import comparison_table, percent, run_table
 from raybcgd.storage import RunFolder, in_job, new_folder
 
@@ -90,7 +91,7 @@ def sweep(
         typer.Option(help="Label or method of the compare.variants entry to sweep. Default: the config itself."),
     ] = None,
     metric: Annotated[
-        Literal["last_tenth_accuracy", "best_accuracy", "final_accuracy", "upload_d_to_target"],
+        Ranking,
         typer.Option(help="How to rank the runs: by highest accuracy, or by smallest upload to the target accuracy."),
     ] = "last_tenth_accuracy",
     settings: Set = None,

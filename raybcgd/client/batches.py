@@ -1,4 +1,4 @@
-"""The batches of a client's round: a function of the client's size and a random stream."""
+"""The batches of a client in a round: a function of the client's size and a random stream."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from raybcgd.client.settings import LocalConfig
 
 @dataclass(frozen=True)
 class Schedule:
-    """Step t uses batch `order[t]`; `members[b]` are the positions of batch b in the shard.
+    """Step t uses batch `order[t]`. `members[b]` contains the positions of batch b's samples in the shard.
 
     The first `per_epoch` batches are one pass over the shard.
     """
@@ -20,10 +20,10 @@ class Schedule:
 
 
 def schedule(samples: int, config: LocalConfig, fixed: bool, rng: np.random.Generator) -> Schedule:
-    """Draw the batches of a client's round.
+    """Draw the batches of a client in a round.
 
     Every epoch shuffles the samples. With `fixed`, the batches are drawn once and every epoch shuffles their order, so
-    that a batch's gradient at x serves all epochs.
+    that a batch's gradient at x can be reused in all epochs.
     """
     steps, per_epoch = config.num_steps(samples), config.num_batches(samples)
     epochs = -(-steps // per_epoch)

@@ -53,14 +53,14 @@ class Gradients(Protocol):
         """Return the fraction of the client's samples in a batch of the first epoch."""
 
     def pick(self, kept: Tensor, step: int) -> Tensor:
-        """Select the vector of a step's batch from vectors kept per batch."""
+        """Return the vector for the batch of a step from `kept`, which has one vector per batch."""
 
     def active(self, step: int) -> Tensor | None:
-        """Return 1 for clients that have this step and 0 for those that have finished; None if all have it."""
+        """Return 1 for clients that have this step and 0 for those that have finished. None if all have it."""
 
 
 class OneClient:
-    """Gradients of one client: the module's backward pass, which writes the flat gradient."""
+    """Gradients of one client, which the module's backward pass writes into the flat gradient."""
 
     def __init__(self, flat: FlatModel, loss: Loss, shard: Shard) -> None:
         flat.reset_integer_buffers()
@@ -80,10 +80,10 @@ class OneClient:
         vector = self._flat.vector
         if y.data_ptr() == vector.data_ptr():
             return self._backward(batch)
-        here = vector.clone()
+        saved = vector.clone()
         vector.copy_(y)
         gradient, loss = self._backward(batch)
-        vector.copy_(here)
+        vector.copy_(saved)
         return gradient, loss
 
     def _backward(self, batch: int) -> tuple[Tensor, Tensor]:
@@ -110,31 +110,31 @@ class OneClient:
 class ClientStack:
     """Gradients of several clients, one row each.
 
-    Batches are padded to a fixed size, and clients with fewer steps idle at the end, so a client's numbers do not
+    Batches are padded to a fixed size, and clients with fewer steps idle at the end, so a client's result does not
     depend on the other clients in the stack.
     """
 
     def __init__(self, flat: FlatModel, loss: Loss, shards: Sequence[Shard], batch_rows: int) -> None:
-        plans = [shard.schedule for shard in shards]
-        self.steps = max(len(plan.order) for plan in plans)
-        self.batches = max(plan.per_epoch for plan in plans)
+        schedules = [shard.schedule for shard in shards]
+        self.steps = max(len(schedule.order) for schedule in schedules)
+        self.batches = max(schedule.per_epoch for schedule in schedules)
         self._count = len(shards)
-        rows = np.zeros((max(len(plan.members) for plan in plans), self._count, batch_rows), dtype=np.int64)
+        rows = np.zeros((max(len(schedule.members) for schedule in schedules), self._count, batch_rows), dtype=np.int64)
         weights = np.zeros(rows.shape)
         order = np.zeros((self.steps, self._count), dtype=np.int64)
         self._epochs = np.zeros_like(order)
         active = np.zeros((self.steps, self._count, 1))
         fractions = np.zeros((self.batches, self._count, 1))
-        for column, plan in enumerate(plans):
-            for batch, members in enumerate(plan.members):
+        for column, schedule in enumerate(schedules):
+            for batch, members in enumerate(schedule.members):
                 rows[batch, column, : len(members)] = members
                 weights[batch, column, : len(members)] = 1.0
-            order[: len(plan.order), column] = plan.order
-            self._epochs[: len(plan.order), column] = np.array(plan.order) // plan.per_epoch
-            active[: len(plan.order), column] = 1.0
-            sizes = np.array([len(members) for members in plan.members[: plan.per_epoch]])
-            fractions[: plan.per_epoch, column, 0] = sizes / len(shards[column].targets)
-        weights[:, :, 0] = 1.0  # padding batches need a finite loss too
+            order[: len(schedule.order), column] = schedule.order
+            self._epochs[: len(schedule.order), column] = np.array(schedule.order) // schedule.per_epoch
+            active[: len(schedule.order), column] = 1.0
+            sizes = np.array([len(members) for members in schedule.members[: schedule.per_epoch]])
+            fractions[: schedule.per_epoch, column, 0] = sizes / len(shards[column].targets)
+        weights[:, :, 0] = 1.0  # padding batches also need a finite loss
 
         dtype, device = flat.vector.dtype, flat.vector.device
         self._rows, self._order = torch.from_numpy(rows).to(device), torch.from_numpy(order).to(device)

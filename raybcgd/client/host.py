@@ -19,6 +19,7 @@ from raybcgd.client.state_cache import StateCache
 from raybcgd.client.training import LocalWork
 from raybcgd.data.augment import apply, draw
 from raybcgd.data.normalise import normalise
+from raybcgd.errors import RunError, named_line
 from raybcgd.messages import FRESH, ClientTask, HostLoad, Outcome, Piece, RoundOrders, Score, StateRef
 from raybcgd.problem import Data, Problem
 from raybcgd.randomness import seed_of, stream
@@ -26,12 +27,12 @@ from raybcgd.record.states import State, StateFolder
 from raybcgd.wire.upload import put, restrict, take
 
 _UNUSED = stream(0)
-"""For codecs that draw nothing: creating a generator per upload would take longer than encoding a small upload."""
+"""For codecs that draw no random numbers. Creating a generator per upload takes longer than encoding a small upload."""
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute with one thread, as the hosts on Ray do, for the same bits."""
+    """Use one thread in torch, as hosts on Ray do. The bits of a result depend on the number of threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -68,7 +69,7 @@ class ClientHost:
         self._masks: dict[tuple[Kind, int | None], Tensor] = {}
 
     def train(self, tasks: Sequence[ClientTask], down: Mapping[str, np.ndarray], orders: RoundOrders) -> list[Outcome]:
-        """Run the tasks, stacked if the model allows it. A failing client does not affect the others."""
+        """Run the tasks, in stacks if `problem.stack` is set. A failing client does not affect the others."""
         broadcast = self._begin(down, orders)
         stacks = -(-len(tasks) // max(self._problem.stack, 1))
         cuts = [k * len(tasks) // stacks for k in range(stacks + 1)]
@@ -93,7 +94,7 @@ class ClientHost:
         return models
 
     def _begin(self, down: Mapping[str, np.ndarray], orders: RoundOrders) -> Any:
-        """Prepare for a round; return the broadcast on the device."""
+        """Prepare for a round. Return the broadcast on the device."""
         self._flat.module.train()
         if orders.edges != self._edges:
             self._edges, self._wire, self._masks = orders.edges, self._problem.wire_at(orders.edges), {}
@@ -101,7 +102,7 @@ class ClientHost:
         return self._algorithm.Down(**vectors)
 
     def _train_isolated(self, tasks: Sequence[ClientTask], down: Any, orders: RoundOrders) -> list[Outcome]:
-        """Train a stack of clients; if that fails, train them one at a time to find the client that fails."""
+        """Train a stack of clients. If that fails, train them one at a time to isolate the failing client."""
         started = time.perf_counter()
         try:
             return self._train_stack(tasks, down, orders)
@@ -109,12 +110,11 @@ class ClientHost:
             if len(tasks) > 1:
                 return [self._train_isolated([task], down, orders)[0] for task in tasks]
             where = traceback.extract_tb(error.__traceback__)[-1]
-            text = f"{type(error).__name__}: {error}".strip().split("\n")[0]
-            text += f" ({where.filename.rpartition('/')[2]}:{where.lineno})"
+            text = f"{named_line(error)} ({where.filename.rpartition('/')[2]}:{where.lineno})"
             return [Outcome(tasks[0].client, None, FRESH, time.perf_counter() - started, float("nan"), text)]
 
     def _train_stack(self, tasks: Sequence[ClientTask], down: Any, orders: RoundOrders) -> list[Outcome]:
-        """Train clients and write their states. Each client's time is in proportion to its steps."""
+        """Train clients and write their states. The time is divided among them in proportion to their steps."""
         started = time.perf_counter()
         trained = self._run_client_rule(tasks, down, orders)
         sent = [self._upload_and_settle(one, down, orders) for one in trained]
@@ -125,7 +125,7 @@ class ClientHost:
         ]
 
     def _run_client_rule(self, tasks: Sequence[ClientTask], down: Any, orders: RoundOrders) -> list[_Trained]:
-        """Train one client, or a stack of clients, by the algorithm's client rule."""
+        """Train one client, or a stack of clients, with the algorithm's client rule."""
         problem, stacked = self._problem, bool(self._problem.stack)
         shards = [self._shard(task.client, orders) for task in tasks]
         steps = [len(shard.schedule.order) for shard in shards]
@@ -164,15 +164,15 @@ class ClientHost:
         augment = problem.config.data.augment
         if not augment:
             return Shard(normalise(inputs, dataset, problem.dtype), targets, plan)
-        # Fixed batches are one pass: g(x) and g(y) must see the same augmented samples in every epoch.
+        # Fixed batches have one pass, because g(x) and g(y) must see the same augmented samples in every epoch.
         passes = len(plan.members) // plan.per_epoch
         rng = stream(problem.config.seed, "augment", client, orders.round_index)
         draws = [draw(rng, len(rows), augment) for _ in range(passes)]
 
-        def seen_in(epoch: int) -> Tensor:
+        def augmented(epoch: int) -> Tensor:
             return normalise(apply(inputs, draws[epoch]), dataset, problem.dtype)
 
-        return Shard(seen_in(0), targets, plan, seen_in if passes > 1 else None)
+        return Shard(augmented(0), targets, plan, augmented if passes > 1 else None)
 
     def _state(self, task: ClientTask) -> State:
         """Return the client's committed arrays: the algorithm's state and the codec's residuals."""
@@ -185,7 +185,7 @@ class ClientHost:
         return self._states.get(task.client, task.state)
 
     def _gather(self, states: Sequence[State], stacked: bool) -> Any:
-        """Return the algorithm's client state on the device; a stack has one row per client."""
+        """Return the algorithm's client state on the device. A stack has one row per client."""
         values = []
         for name in self._algorithm.Client._fields:
             rows = [state[f"algorithm.{name}"] for state in states]
@@ -194,7 +194,7 @@ class ClientHost:
         return self._algorithm.Client(*values)
 
     def _upload_and_settle(self, trained: _Trained, down: Any, orders: RoundOrders) -> tuple[np.ndarray, StateRef]:
-        """Encode an upload, and settle the client's state with the values that the server will decode."""
+        """Encode an upload, settle the client's state with the values that the server will decode, and store it."""
         wire, client, block = self._wire, trained.task.client, trained.task.block
         draws = self._problem.codec.draws
         rng = stream(self._problem.config.seed, "codec", client, orders.round_index) if draws else _UNUSED
@@ -211,8 +211,12 @@ class ClientHost:
             if field.per_coordinate:
                 result = whole.cpu().clone()
                 put(result, slices, changed)
-            else:  # a rule may drop the last dimension or the integer type
-                result = changed.reshape(field.shape(0, self._problem.data_phases)).to(field.dtype(wire.dtype))
+            else:  # a rule may return it without its last dimension or its integer type
+                changed = changed.reshape(field.shape(0, self._problem.data_phases))
+                result = changed.to(field.dtype(wire.dtype))
+                if not result.is_floating_point() and (result != changed).any():
+                    found = f"Client.{field.name} is {field.kind.value}, but its value is {changed.tolist()}"
+                    raise RunError(f"{found}; return integers")
             kept[f"algorithm.{field.name}"] = result.numpy()
         return payload, self._states.put(client, orders.round_index + 1, kept)
 
@@ -228,7 +232,7 @@ class ClientHost:
         return torch.stack(masks) if stacked else masks[0]
 
     def _mask(self, kind: Kind, block: int | None = None) -> Tensor:
-        """Return 1 on the coordinates of such a field for a client with this block, 0 elsewhere."""
+        """Return a mask: 1 on the coordinates of a field of this kind for a client with this block, 0 elsewhere."""
         if (kind, block) not in self._masks:
             mask = self._masks[kind, block] = torch.zeros_like(self._flat.vector)
             for s in self._wire.slices(kind, block):

@@ -8,24 +8,24 @@ from raybcgd.section import Section
 
 
 class LocalConfig(Section):
-    """`[local]`: the local training of a client in a round."""
+    """`[local]`: the local training of a client in each round."""
 
     epochs: Annotated[int, Field(ge=1)] = 5
-    """E, the passes over the client's data."""
+    """E, the number of passes over the client's data."""
     steps: Annotated[int, Field(ge=1)] | None = None
-    """T, the number of local steps. Replaces `epochs`."""
+    """T, the number of local steps. If set, `epochs` is ignored."""
     batch_size: Annotated[int, Field(ge=1)] | Literal["full"] = 50
-    """B, the samples per batch. full: all samples of the client."""
+    """B, the number of samples per batch. full: all samples of the client."""
     anchor_memory_mb: Annotated[float, Field(ge=0)] = 512.0
-    """Memory per host to cache FedBCGD+'s batch gradients at x during local training. The others are recomputed."""
+    """Memory per host to cache FedBCGD+'s batch gradients at x. If they do not fit, each step recomputes its own."""
     stack: Literal["auto"] | Annotated[int, Field(ge=0)] = "auto"
-    """Number of clients that a host trains at a time, as one stack. 0: one by one. auto: 64 for small models without
-    convolutions, else 0."""
+    """Number of clients that a host trains together, as one stack. 0: one client at a time. auto: 64 for small models
+    without convolutions, otherwise 0."""
 
     def num_batches(self, samples: int) -> int:
         """Return the number of batches per epoch."""
         return 1 if self.batch_size == "full" else -(-samples // self.batch_size)
 
     def num_steps(self, samples: int) -> int:
-        """Return T for a client with so many samples."""
+        """Return T for a client with this many samples."""
         return self.steps or self.epochs * self.num_batches(samples)

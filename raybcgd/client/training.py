@@ -1,4 +1,4 @@
-"""The local training loop: SGD on flat vectors along the direction that a client rule chooses."""
+"""The local training loop: SGD on flat vectors, in the direction that a client rule chooses."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -50,7 +50,7 @@ class LocalWork:
         momentum: float | Tensor = 0.0,
         variance_reduced: bool = False,
     ) -> Tensor:
-        """Return y_T after the round's local steps y <- y - eta direction(g, y), from y = x."""
+        """Return y_T after the round's local steps y <- y - eta direction(g, y), starting at y = x."""
         anchor = self._anchor_at(x) if variance_reduced else None
         with_momentum = isinstance(momentum, Tensor) or momentum > 0
         velocity: Tensor | None = None
@@ -86,7 +86,7 @@ class LocalWork:
         return torch.stack(parts).sum(0)
 
     def training_loss(self) -> Tensor:
-        """Return the mean loss over the steps of the last call of `sgd`."""
+        """Return the mean loss over the steps of the last call to `sgd`."""
         return torch.stack(self._losses).mean(0) if self._losses else torch.tensor(float("nan"))
 
     def _anchor_at(self, x: Tensor) -> "_Anchor":
@@ -96,7 +96,7 @@ class LocalWork:
 
 
 class _Anchor:
-    """Gradients at x: the full gradient, and each batch's, cached if they fit into `cache_bytes`."""
+    """Gradients at x: the full gradient, and those of all batches, which are cached if they fit into `cache_bytes`."""
 
     def __init__(self, gradients: Gradients, x: Tensor, weight_decay: float, cache_bytes: int) -> None:
         self._gradients, self._x, self._weight_decay = gradients, x, weight_decay
@@ -116,7 +116,7 @@ class _Anchor:
         """Return g(y; batch) - g(x; batch) + the full gradient at x, for the batch of a step."""
         if self._cached is not None:
             return g - self._gradients.pick(self._cached, step) + self.full
-        g = g.clone()  # the gradient at x overwrites the buffer of the gradient at y
+        g = g.clone()  # the next gradient overwrites this one
         at_x = _decayed(self._gradients.step(self._x, step)[0], self._x, self._weight_decay)
         return g - at_x + self.full
 

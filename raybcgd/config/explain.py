@@ -74,6 +74,8 @@ def short(value: Any, limit: int = 60) -> str:
 def _nearest(name: str, section: type[Section], table: str) -> str:
     """Suggest a similar name in this table, the same name in another table, or the names in this table."""
     choice = CHOICES.get(table.rpartition(".")[2])
+    if choice and (others := [other for other in choice if name in choice.resolve(other).model_fields]):
+        return f"it is a setting of {', '.join(others)}: remove it, or change {table}.{choice.key}"
     known = [*section.model_fields, *([choice.key] if choice else [])]
     elsewhere = [".".join(path) for path in _paths(Config) if path[-1] == name and ".".join(path[:-1]) != table]
     if elsewhere and not difflib.get_close_matches(name, known):

@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from raybcgd.compare.settings import Variant
 from raybcgd.config.explain import explain, short
-from raybcgd.config.schema import CHOICES, VERSION, Config
+from raybcgd.config.schema import CHOICES, Config
 from raybcgd.errors import ConfigError
 from raybcgd.section import Section
-from raybcgd.storage import RunFolder
+from raybcgd.storage import FORMAT_VERSION, RunFolder
 
 _ONE_OF = {"cohort": ("clients_per_block", "clients_per_round"), "hosts": ("count", "max_count")}
 """Mutually exclusive settings, by table."""
@@ -30,16 +30,16 @@ def load_run_config(folder: RunFolder, overrides: Iterable[str] = ()) -> Config:
             f"{folder.path} holds no run (no config.toml); pass the folder of a run, or start one with `raybcgd train`"
         )
     tables = read_tables(folder.config)
-    if tables.get("version") != VERSION:
+    if tables.get("version") != FORMAT_VERSION:
         raise ConfigError(
-            f"{folder.path} was written by another version of raybcgd (its config.toml has no version = {VERSION}); "
-            "use that version, or start the run again with `raybcgd train`"
+            f"{folder.path} was written by another version of raybcgd (its config.toml has no version = "
+            f"{FORMAT_VERSION}); use that version, or start the run again with `raybcgd train`"
         )
     return make_config(override(tables, overrides))
 
 
 def make_config(values: Mapping[str, Any]) -> Config:
-    """Return the config in nested tables, or raise an error of one line that names the setting."""
+    """Return the config that nested tables describe. An error is one line that names the setting."""
     try:
         return Config.model_validate(values)
     except ValidationError as error:

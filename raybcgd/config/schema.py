@@ -18,10 +18,8 @@ from raybcgd.record.settings import CheckpointConfig, MetricsConfig
 from raybcgd.registry import Registry
 from raybcgd.section import Section
 from raybcgd.server.settings import EvaluationConfig
+from raybcgd.storage import FORMAT_VERSION
 from raybcgd.wire.settings import CODECS, DEFAULT_CODEC, CodecConfig
-
-VERSION = 2
-"""The version of the config format, which run folders record."""
 
 CHOICES: dict[str, Registry] = {"algorithm": ALGORITHMS, "wire": CODECS, "partition": PARTITIONS}
 """Tables whose class depends on one of their settings."""
@@ -30,7 +28,7 @@ CHOICES: dict[str, Registry] = {"algorithm": ALGORITHMS, "wire": CODECS, "partit
 class Config(Section):
     """The config of an experiment."""
 
-    version: int = VERSION
+    version: int = FORMAT_VERSION
     """The version of the config format. Leave it out; run folders record it."""
     seed: int = 0
     """Seed of all random draws. A draw depends only on the seed and on what it is for."""
@@ -59,10 +57,8 @@ class Config(Section):
     @field_validator("version")
     @classmethod
     def _known_version(cls, value: int) -> int:
-        if value != VERSION:
-            raise ConfigError(
-                f"version = {value} is not supported: this raybcgd reads version {VERSION}; use the raybcgd that wrote it"
-            )
+        if value != FORMAT_VERSION:
+            raise ConfigError(f"version = {value} is not {FORMAT_VERSION}; use the version of raybcgd that wrote it")
         return value
 
     @field_validator("algorithm", mode="before")

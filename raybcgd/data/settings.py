@@ -40,7 +40,7 @@ class PartitionConfig(Section):
     clients: int = Field(50, ge=1)
     """M, the number of clients."""
     samples_per_client: int | None = Field(None, ge=1)
-    """Maximum samples per client, chosen at random. None: no limit."""
+    """Maximum number of samples per client, chosen at random. None: no limit."""
 
 
 class PhasesConfig(Section):
@@ -51,7 +51,7 @@ class PhasesConfig(Section):
     rounds_per_phase: int = Field(10, ge=1)
     """Rounds per phase. After the last phase, the first one starts again."""
     shared_labels: int = Field(0, ge=0)
-    """Number of labels shared with the next phase, besides a phase's own. The last phase shares with the first."""
+    """Number of labels that each phase shares with the next, besides its own. The last shares with the first."""
     size_deviation: float = Field(0.2, ge=0, le=10)
     """Standard deviation of the client sizes in a phase, as a fraction of the mean. Sizes are normally distributed."""
 
@@ -65,19 +65,19 @@ class DataConfig(Section):
 
     source: str | Callable[..., Any] = "digits"
     """The data set, or "package.module:function": a function that takes this table and returns a raybcgd.Dataset.
-    digits needs no files; the other sources read files in `root`. Named data sets can also be Parquet files."""
+    digits needs no files. The others read files in `root`; data sets such as cifar10 can also be Parquet files."""
     root: str | None = None
-    """Folder of the files."""
+    """Folder that contains the files."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Settings of a custom source."""
+    """Settings for a custom source."""
     download: bool = False
     """Download a torchvision data set into `root` if it is missing."""
     image_column: str | None = None
-    """Parquet column of the images. Default: found by name and type."""
+    """Parquet column of the images. Default: detected by name and type."""
     label_column: str | None = None
-    """Parquet column of the integer labels. Default: found by name and type."""
+    """Parquet column of the integer labels. Default: detected by name and type."""
     image_size: int | None = Field(None, ge=1, le=4096)
-    """Resize image files to this many pixels per side. None: all must have the same size."""
+    """Resize image files to this many pixels per side. None: no resizing; all images must have the same size."""
     classes: int | None = Field(None, ge=2)
     """Number of classes in image files. Default: as declared in the files, or the largest training label + 1."""
     emnist_split: Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"] = "byclass"
@@ -89,12 +89,12 @@ class DataConfig(Section):
     test_samples: int | None = Field(None, ge=1)
     """Number of test samples to evaluate on. Every run uses the same ones. None: all."""
     augment: tuple[Literal["crop", "flip"], ...] = ()
-    """Random crops and horizontal flips of training images."""
+    """Augmentation of training images. crop: random crops. flip: random horizontal flips."""
     partition: SerializeAsAny[PartitionConfig] = Field(
         default_factory=lambda: PARTITIONS.section({}, DEFAULT_PARTITION)
     )
     phases: PhasesConfig | None = None
-    """Block-cyclic data, which uses only `clients` of the partition. None: all data in every round."""
+    """Block-cyclic data. Of the partition's settings, only `clients` applies. None: all data in every round."""
 
     @field_validator("partition", mode="before")
     @classmethod

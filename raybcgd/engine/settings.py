@@ -11,23 +11,23 @@ class HostsConfig(Section):
     """`[hosts]`: the processes that train clients."""
 
     num_gpus: Annotated[float, Field(ge=0)] = 0.25
-    """GPUs per host. On a cluster without GPUs, hosts use CPUs. Ray fills one GPU of a node before the next: if hosts
-    are few and GPUs many, raise this value."""
+    """GPUs per host. On a cluster without GPUs, hosts use CPUs. Ray fills one GPU of a node before the next. With few
+    hosts and many GPUs, raise this value."""
     num_cpus: Annotated[float, Field(ge=0)] | None = None
     """CPUs per host. Default: 0 with a GPU, 1 without."""
     device: Literal["auto", "gpu", "cpu"] = "auto"
-    """auto: GPUs if the cluster has any at the start. gpu: wait for GPUs. cpu: ignore GPUs."""
+    """auto: use GPUs if the cluster has any when the run starts. gpu: wait for GPUs. cpu: ignore GPUs."""
     count: Annotated[int, Field(ge=1)] | None = None
     """Number of hosts. Default: as many as fit on the cluster, at most one per sampled client."""
     max_count: Annotated[int, Field(ge=1)] | None = None
     """Maximum number of hosts on a cluster with an autoscaler, which adds nodes for the hosts that a round can use. The
-    run starts with the first host."""
+    run starts when the first host is up."""
     clients_per_host: Annotated[int, Field(ge=1)] | None = None
-    """Number of clients with a fixed home on each host; 1 means one actor per client. Default: clients can move."""
+    """Tie this many clients to each host; 1 means one actor per client. Default: clients can move between hosts."""
     state_memory_mb: Annotated[float, Field(ge=0)] = 2048.0
     """Memory per host for cached client states. All other states are read from disk."""
     max_retries: Annotated[int, Field(ge=0)] = 5
-    """Maximum retries of work that was lost with its host, before the run stops."""
+    """Maximum number of retries of work that was lost with its host. After that, the run stops."""
     start_timeout_seconds: Annotated[float, Field(gt=0)] | None = None
     """Maximum time to wait while no host is up. Default: 300, or 1800 with `max_count`, because nodes have to start."""
     address: str | None = None

@@ -39,18 +39,18 @@ class ModelConfig(Section):
 
     name: str | Callable[..., Any] = "mlp"
     """The model, or "package.module:callable": a function or class that returns a torch.nn.Module. It is called with
-    (input_shape, classes, **options), or with the options only if it takes neither."""
+    (input_shape, classes, **options). If it accepts neither shape nor classes, it is called with the options only."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the model, such as `hidden = [64, 64]` for mlp."""
     dtype: Literal["float32", "float64"] = "float32"
-    """Type of parameters, gradients and inputs."""
+    """Data type of parameters, gradients and inputs."""
     loss: str | Callable[..., Any] = "cross_entropy"
     """The loss, or "package.module:callable" with the signature of torch.nn.functional: (outputs, targets,
-    reduction="mean" | "none"). binary_cross_entropy and sigmoid are for two classes and one logit."""
+    reduction="mean" | "none"). binary_cross_entropy and sigmoid need two classes and one logit."""
 
     @model_validator(mode="before")
     @classmethod
-    def _loss_of_the_model(cls, values: Any) -> Any:
+    def _default_loss(cls, values: Any) -> Any:
         # "Sigmoid ERM" is a linear model with the sigmoid loss.
         if isinstance(values, dict) and values.get("name") == "sigmoid_erm":
             return {"loss": "sigmoid", **values}
@@ -69,11 +69,11 @@ class BlocksConfig(Section):
     """`[blocks]`: the division of the parameters into blocks."""
 
     division: str = "layers"
-    """layers: whole layers, as in `groups` or about the same number per block. balanced: whole layers, about the
-    same number of parameters per block. equal: slices of equal size. Or the division of a paper: lenet5, lenet5-paper,
-    vgg11, vgg19, resnet8, resnet18, vit_b_16, vit_b_16-lora (see `raybcgd blocks`)."""
+    """layers: whole layers, as in `groups` or about the same number per block. balanced: whole layers, about the same
+    number of parameters per block. equal: slices of equal size, which may split layers. Or a paper's division: lenet5,
+    lenet5-paper, vgg11, vgg19, resnet8, resnet18, vit_b_16, vit_b_16-lora (see `raybcgd blocks`)."""
     count: Annotated[int, Field(ge=1)] = 5
-    """N, the number of blocks. Ignored if `groups` or the division of a paper defines the blocks."""
+    """N, the number of blocks. Ignored if `groups` or a paper's division defines the blocks."""
     groups: tuple[tuple[str, ...], ...] | None = None
     """With division = "layers": the layers of each block, by name or prefix."""
     shared: Literal["last", "none", "all"] | tuple[str, ...] | Annotated[int, Field(ge=0)] = "last"
@@ -85,6 +85,6 @@ class BlocksConfig(Section):
     redivide: Literal["drift", "movement", "size", "shift"] = "drift"
     """What the new blocks balance. drift: the clients' recent squared displacements. movement: the global model's
     recent squared movement. size: the number of coordinates. shift: nothing; equal slices move by a random offset.
-    Blocks still consist of whole layers, unless the first division made equal slices."""
+    Layers stay whole, unless the first division made equal slices."""
     redivide_times: Annotated[int, Field(ge=1)] | None = None
     """Stop after this many new divisions. None: no limit."""

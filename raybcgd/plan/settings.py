@@ -10,14 +10,14 @@ from raybcgd.section import Section
 
 class LinksConfig(Section):
     """`[cohort.links]`: the clients' bandwidth. It determines the simulated time of a round and, with
-    `cohort.assignment = "bandwidth"`, the blocks."""
+    `cohort.assignment = "bandwidth"`, each client's block."""
 
     uplinks: tuple[Annotated[float, Field(gt=0)], ...] | None = None
     """Uplink of each client in bytes per second. Default: drawn from a log-normal distribution."""
     median: Annotated[float, Field(gt=0)] = 1e6
     """Median of the drawn uplinks, in bytes per second."""
     sigma: Annotated[float, Field(ge=0, le=20)] = 1.0
-    """Standard deviation of their logarithm."""
+    """Standard deviation of the logarithm of the drawn uplinks."""
     downlink_factor: Annotated[float, Field(gt=0)] | None = None
     """Ratio of a client's downlink to its uplink. None: downloads take no time."""
 
@@ -26,9 +26,9 @@ class CohortConfig(Section):
     """`[cohort]`: the clients of a round."""
 
     clients_per_block: Annotated[int, Field(ge=1)] | None = None
-    """K, the clients per block. A round samples N * K clients, even for methods without blocks. Default: 2."""
+    """K, the number of clients per block. A round samples N * K clients, even if a method has no blocks. Default: 2."""
     clients_per_round: Annotated[int, Field(ge=1)] | None = None
-    """S, the clients per round, assigned to the blocks as evenly as possible. Use it instead of `clients_per_block`."""
+    """S, the number of clients per round, spread evenly over the blocks. Use it instead of `clients_per_block`."""
     cover: Literal["all", "some"] = "all"
     """all: every block needs a client. some: if `clients_per_round` is smaller than the number of blocks, each client
     gets a different random block, and the other blocks stay unchanged."""
@@ -38,11 +38,11 @@ class CohortConfig(Section):
     links: LinksConfig | None = None
     """The clients' bandwidth. If set, round records include the simulated time."""
     weighting: Literal["uniform", "samples"] = "uniform"
-    """Weights of clients in means: equal, or proportional to their number of samples."""
+    """Weights of the clients in means. uniform: equal. samples: proportional to their number of samples."""
     deadline_seconds: Annotated[float, Field(gt=0)] | None = None
     """Drop clients that have not finished after this time. None: wait for all."""
     on_client_error: Literal["stop", "drop"] = "stop"
-    """If a client's local training fails: stop the run, or drop the client from the round."""
+    """What to do if a client's local training fails. stop: stop the run. drop: drop the client from the round."""
 
     @model_validator(mode="after")
     def _compatible(self) -> Self:
@@ -55,7 +55,7 @@ class CohortConfig(Section):
         return self
 
     def size(self, blocks: int, clients: int, blockwise: bool = True) -> int:
-        """Return S, or raise an error if there are too few clients, or (if `blockwise`) more blocks than S."""
+        """Return S. Raise an error if there are fewer clients than S or, with `blockwise`, more blocks than S."""
         if self.clients_per_round is not None:
             size, setting = self.clients_per_round, f"cohort.clients_per_round = {self.clients_per_round}"
             if blockwise and size < blocks and self.cover == "all":

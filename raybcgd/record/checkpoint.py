@@ -22,12 +22,9 @@ from safetensors.numpy import load, save
 from raybcgd.errors import ConfigError, RunError, first_line
 from raybcgd.record.ledger import Ledger
 from raybcgd.record.states import StateFolder
-from raybcgd.storage import open_address, write_file
+from raybcgd.storage import FORMAT_VERSION, open_address, write_file
 
 log = logging.getLogger(__name__)
-
-VERSION = 2
-"""The version of the checkpoint format."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ class Checkpoints:
         self._retained: dict[int, Ledger] = {}
 
     def refuse_others(self) -> None:
-        """Raise if there already are checkpoints, because a new run must not mix with another run."""
+        """Raise an error if another run has checkpoints here."""
         if self._saved_rounds():
             raise ConfigError(f"{self._root} already holds a run; resume it, or set another checkpoint.address")
 
@@ -69,7 +66,7 @@ class Checkpoints:
         files = {f"{name}.safetensors": save(dict(arrays)) for name, arrays in groups.items() if arrays}
         files["rounds.jsonl"] = position.log
         manifest = {
-            "version": VERSION,
+            "version": FORMAT_VERSION,
             "rounds": position.rounds,
             "upload_d_total": position.upload_d_total,
             "identity": self._identity,
@@ -92,7 +89,7 @@ class Checkpoints:
         superseded[:] = [pair for pair in superseded if pair not in dead]
 
     def latest(self) -> Position | None:
-        """Return the newest undamaged checkpoint. Delete damaged ones, with a warning, and states that none needs."""
+        """Return the newest undamaged checkpoint. Delete damaged ones, with a warning, and unused states."""
         found = None
         for position in self._undamaged():
             self._retained[position.rounds] = position.ledger
@@ -125,15 +122,15 @@ class Checkpoints:
         if _sha256(body).encode() != checksum:
             raise RunError("manifest.json does not match its checksum")
         manifest = json.loads(body)
-        if manifest.get("version") != VERSION:
+        if manifest.get("version") != FORMAT_VERSION:
             raise ConfigError(
                 f"{folder} was written by another version of raybcgd; resume it with that version, or start again "
-                "with another --out"
+                "with another --out or checkpoint.address"
             )
         if differences := difference(manifest["identity"], self._identity):
             raise ConfigError(
                 f"the checkpoint under {self._root} belongs to another experiment: {'; '.join(differences[:5])}; "
-                "restore these settings, or choose another --out"
+                "restore these settings, or choose another --out or checkpoint.address"
             )
         files = {name: self._bytes(f"{folder}/{name}") for name in manifest["sha256"]}
         for name, data in files.items():

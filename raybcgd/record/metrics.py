@@ -20,7 +20,7 @@ from raybcgd.storage import RunFolder
 RUN_LABELS = ("run", "algorithm", "dataset")
 """Labels of every metric, to tell runs apart."""
 _MAX_WAITING = 256
-"""Maximum number of records that wait for a scrape. When it is reached, they are converted without one."""
+"""If this many records wait for a scrape, they are converted without one."""
 
 
 class RunInfo(NamedTuple):
@@ -77,7 +77,7 @@ OWN = (
     Exported(
         "round_timestamp_seconds",
         "gauge",
-        "Time when the last round finished, or of the start if none has.",
+        "Time of the last finished round, or of the start if there is none.",
         read=attrgetter("timing.finished_at"),
     ),
     Exported("checkpoint_timestamp_seconds", "gauge", "Time of the last checkpoint, or of the start if there is none."),

@@ -28,7 +28,7 @@ class Metric:
     name: str | None = None
     """Default: <group>_<field>."""
     read: Callable[[Any], float | Mapping[str, float] | Sequence[float]] = lambda value: value
-    """Convert the field's value to that of the metric. Default: unchanged."""
+    """Convert the field's value to the metric's. Default: no change."""
     help: str | None = None
     """Default: the first sentence of the field's docstring."""
 
@@ -141,7 +141,7 @@ class Timing(Section):
     ]
     """Time of the whole round."""
     stage_seconds: Annotated[dict[str, float], Metric(by="stage")]
-    """Time per stage of the last round. The stages are plan, broadcast, train, reduce, evaluate (waiting only) and
+    """Time per stage of the last round. The stages are plan, broadcast, train, aggregate, evaluate (waiting only) and
     checkpoint (the one saved before this record, because a checkpoint contains its own round's record)."""
     finished_at: float | None = None
     """Unix time at the end of the round."""
@@ -167,7 +167,7 @@ class Hosts(Section):
     state_disk_bytes: Annotated[int, GAUGE] = 0
     """Size of the client state files, including old versions that a checkpoint may need."""
     object_store_bytes: Annotated[int | None, GAUGE] = None
-    """Used part of Ray's object store on all nodes. None without Ray."""
+    """Used memory of Ray's object store on all nodes. None without Ray."""
     object_store_capacity_bytes: Annotated[int | None, GAUGE] = None
     """Capacity of Ray's object store on all nodes."""
     device_memory_bytes: Annotated[int | None, GAUGE] = None

@@ -15,7 +15,7 @@ class CheckpointConfig(Section):
     keep: Annotated[int, Field(ge=1)] = 2
     """Number of checkpoints to keep."""
     address: str | None = None
-    """A folder or an address such as s3://bucket/path that every node can reach. Default: the run folder."""
+    """Folder or address, such as s3://bucket/path, that every node can reach. Default: the run folder."""
 
     def due(self, round_index: int, rounds: int) -> bool:
         """Return whether to save after a round."""
@@ -26,15 +26,15 @@ class MetricsConfig(Section):
     """`[metrics]`: the Prometheus endpoint of a run."""
 
     enabled: bool = True
-    """Serve metrics."""
+    """Whether to serve metrics."""
     host: str = "127.0.0.1"
     """The address to listen on. Use 0.0.0.0 if Prometheus runs on another machine."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """The port. 0: any free port; Prometheus finds it through the discovery folder."""
     discovery: str | None = None
-    """Folder of the discovery files that tell Prometheus about runs. Default: raybcgd-discovery in the system's
+    """Folder of the files through which Prometheus discovers runs. Default: raybcgd-discovery in the system's
     temporary folder, which the shipped prometheus.yml reads."""
     linger_seconds: Annotated[float, Field(ge=0)] = 15.0
-    """Maximum time to wait after the last round for Prometheus, if it scraped this run, to scrape it again."""
+    """Maximum time to wait for a scrape after the last round. A run that was never scraped does not wait."""
     target: Annotated[float, Field(gt=0, le=1)] = 0.9
-    """Target accuracy. A comparison replaces it with its own."""
+    """Target accuracy. A comparison uses `compare.target` instead."""

@@ -4,11 +4,14 @@ import hashlib
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from raybcgd.record.rounds import RoundRecord
+
+Ranking = Literal["last_tenth_accuracy", "best_accuracy", "final_accuracy", "upload_d_to_target"]
+"""How a sweep ranks its points: by highest accuracy, or by smallest upload."""
 
 
 def accuracies(records: Iterable[RoundRecord]) -> list[float]:
@@ -43,7 +46,7 @@ def summarise(records: Sequence[RoundRecord], models: Sequence[np.ndarray], seco
         "best_accuracy": max(values, default=None),
         "last_tenth_accuracy": None if tail is None else tail[0],
         "final_loss": losses[-1] if losses else None,
-        "upload_d": records[-1].traffic.upload_d_total if records else 0.0,
+        "upload_d_total": records[-1].traffic.upload_d_total if records else 0.0,
         **{name: sum(getattr(record.traffic, name) for record in records) for name in totals},
         "simulated_seconds": sum(simulated) if simulated else None,
         "seconds": seconds,
@@ -66,7 +69,7 @@ class Standing(NamedTuple):
     """Mean over the last tenth of the evaluated rounds."""
     upload_d_per_round: float
     """Mean upload per participant and round, in units of d."""
-    upload_d: float
+    upload_d_total: float
     """The same, summed over all rounds."""
     upload_d_to_target: float | None
     """The same until the target accuracy is first reached; None if it never is."""
@@ -79,11 +82,19 @@ def standing(
 ) -> Standing:
     """Return a run's row in the table of a comparison."""
     reached = reaches(records, target)
-    copied = ("algorithm", "rounds", "final_accuracy", "best_accuracy", "last_tenth_accuracy", "upload_d", "seconds")
+    copied = (
+        "algorithm",
+        "rounds",
+        "final_accuracy",
+        "best_accuracy",
+        "last_tenth_accuracy",
+        "upload_d_total",
+        "seconds",
+    )
     return Standing(
         label=label,
         settings=settings,
-        upload_d_per_round=summary["upload_d"] / max(1, summary["rounds"]),
+        upload_d_per_round=summary["upload_d_total"] / max(1, summary["rounds"]),
         upload_d_to_target=None if reached is None else reached.traffic.upload_d_total,
         rounds_to_target=None if reached is None else reached.round + 1,
         **{name: summary[name] for name in copied},

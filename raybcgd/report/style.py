@@ -19,7 +19,7 @@ STAGES = {
     "plan": ("#F0E442", "++++"),
     "broadcast": ("#56B4E9", "////"),
     "train": ("#0072B2", None),
-    "reduce": ("#009E73", "...."),
+    "aggregate": ("#009E73", "...."),
     "evaluate": ("#E69F00", "\\\\\\\\"),
     "checkpoint": ("#CC79A7", "xxxx"),
 }

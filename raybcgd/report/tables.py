@@ -59,7 +59,7 @@ def _cells(line: Standing, target: float) -> dict[str, str]:
         "final": percent(line.final_accuracy),
         "best": percent(line.best_accuracy),
         "d/round": f"{line.upload_d_per_round:.3f}",
-        "d total": f"{line.upload_d:.1f}",
+        "d total": f"{line.upload_d_total:.1f}",
         f"d to {goal}": "never" if line.upload_d_to_target is None else f"{line.upload_d_to_target:.1f}",
         f"rounds to {goal}": "-" if line.rounds_to_target is None else str(line.rounds_to_target),
         "seconds": f"{line.seconds:.1f}",
@@ -72,8 +72,8 @@ def run_table(summary: Mapping[str, Any], folder: Path) -> Table:
     rows = {
         "accuracy": f"{percent(summary['final_accuracy'])} final, {percent(summary['best_accuracy'])} best",
         "model": f"d = {summary['parameters']:,} parameters",
-        "upload per client": f"{summary['upload_d'] / max(1, summary['rounds']):.3f} d per round, "
-        f"{summary['upload_d']:.1f} d in total",
+        "upload per client": f"{summary['upload_d_total'] / max(1, summary['rounds']):.3f} d per round, "
+        f"{summary['upload_d_total']:.1f} d in total",
         "upload, all clients": f"{summary['upload_floats']:,} floats, {decimal(summary['upload_bytes'])}",
         "download, all clients": f"{summary['download_floats']:,} floats, {decimal(summary['download_bytes'])}",
         "time": f"{summary['seconds']:.1f} s, {summary['round_seconds_median'] or 0:.3f} s per round (median)",

@@ -30,7 +30,7 @@ def scalars(record: RoundRecord) -> dict[str, float]:
     """Return the values of a round by curve, such as quality/accuracy or blocks/movement/shared."""
     groups = record.model_dump(include={"quality", "traffic", "blocks", "timing", "hosts"})
     groups["clients"] = {"participants": len(record.participants), "dropped": len(record.dropped)}
-    groups["quality"]["lr"] = record.lr
+    groups["lr"] = record.lr
     del groups["blocks"]["edges"], groups["timing"]["finished_at"]
     return dict(_curves(groups))
 

@@ -158,7 +158,7 @@ class Aggregator:
         return total
 
     def result(self) -> Aggregate:
-        """Return the aggregate. Call this after `add` was called for every expected client."""
+        """Return the aggregate, once `add` has been called for every expected client."""
         if self._next != len(self._expected):
             raise AssertionError(f"{len(self._expected) - self._next} uploads are still missing")
         diversity: list[float | None] = [None] * len(self._squares)

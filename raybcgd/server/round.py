@@ -145,7 +145,7 @@ def _train(
             aggregator.add(outcome.client, outcome.payload)
         except FloatingPointError as error:
             raise RunError(f"round {index} diverged: {error}") from None
-        clock.lap("reduce")
+        clock.lap("aggregate")
     clock.lap("train")
     for client in {task.client for task in work.tasks} - outcomes.keys():
         outcomes[client] = Outcome(client, None, FRESH, 0.0, math.nan, error="deadline")
@@ -166,7 +166,7 @@ def _record(problem: Problem, plan: RoundPlan, before: RunState, trained: _Train
         movement=block_norms(server.x - before.server.x, layout),
         edges=plan.orders.edges,
     )
-    clock.lap("reduce")
+    clock.lap("aggregate")
     broadcast, laps = trained.report.broadcast_seconds, clock.laps
     # The clock counts the pool's part of the broadcast as training.
     corrected = {"broadcast": laps["broadcast"] + broadcast, "train": max(0.0, laps["train"] - broadcast)}

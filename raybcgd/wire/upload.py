@@ -96,10 +96,13 @@ class Wire:
         """Return the values to send: one vector per field, on the CPU."""
         values = {}
         for field in self._fields:
-            value = getattr(upload, field.name)
-            if field.per_coordinate:
-                value = take(value, self.slices(field.kind, block))
-            values[field.name] = value.detach().to(device="cpu", dtype=self.dtype).reshape(-1)
+            value = getattr(upload, field.name).detach().reshape(-1)
+            size, kind = (self.layout.size, "whole vector") if field.per_coordinate else (1, "Scalar")
+            if len(value) != size:
+                found = f"{self._type.__name__}.{field.name} has length {len(value)} instead of {size}"
+                raise RunError(f"{found}; return a {kind}")
+            value = take(value, self.slices(field.kind, block)) if field.per_coordinate else value
+            values[field.name] = value.to(device="cpu", dtype=self.dtype)
         return values
 
     def encode(self, values: Values, rng: np.random.Generator) -> np.ndarray:

@@ -130,6 +130,42 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "Mine.Terms.delta is Whole, but no field of Mine.Upload is; declare it OwnBlock",
     ),
     (
+        {"Server": {"x": Whole, "v": Annotated[Whole, Momentum], "w": Annotated[Whole, Momentum]}},
+        "Mine.Server marks v and w as Momentum; mark one field",
+    ),
+    (
+        {"Server": {"x": Whole, "b": Annotated[Whole, ControlVariate], "c": Annotated[Whole, ControlVariate]}},
+        "Mine.Server marks b and c as ControlVariate; mark one field",
+    ),
+    (
+        {"OtherServer": {"x": Whole}},
+        "Mine.OtherServer has no role; end its name in Upload or Terms, or define it outside Mine",
+    ),
+    (
+        {"client_rule": lambda self, work, down: None},
+        "Mine.client_rule does not take (work, down, mine); write def client_rule(self, work, down, mine)",
+    ),
+    (
+        {"server_rule": lambda self, server, total: None},
+        "Mine.server_rule does not take (server, total, rnd); write def server_rule(self, server, total, rnd)",
+    ),
+    (
+        {"settle": lambda self, mine: None},
+        "Mine.settle does not take (mine, terms); write def settle(self, mine, terms)",
+    ),
+    (
+        {"terms": lambda self, sent: None},
+        "Mine.terms does not take (sent, down, task); write def terms(self, sent, down, task)",
+    ),
+    (
+        {"server_rule": lambda self, server, total, rnd, more: None},
+        "Mine.server_rule does not take (server, total, rnd); write def server_rule(self, server, total, rnd)",
+    ),
+    (
+        {"broadcast": lambda self, server, *, rnd: None},
+        "Mine.broadcast does not take (server, rnd); write def broadcast(self, server, rnd)",
+    ),
+    (
         {"Down": {"x": Whole, "z": Whole}},
         "Mine.Down.z is not a field of Mine.Server; add it there, or override broadcast",
     ),
@@ -165,6 +201,8 @@ def test_correct_classes_are_accepted() -> None:
     mine(Upload={"y": Whole}, Terms={"delta": DELTA}, terms=rule)
     mine(Down={"x": Whole, "z": Whole}, broadcast=rule)
     mine(Server={"x": Whole, "c": Whole}, Down={"x": Whole, "c": SharedBlock})
+    mine(client_rule=lambda self, work, *rest: None, settle=lambda self, m, t, extra=0: None)
+    mine(terms=staticmethod(lambda sent, down, task: None))
 
     class Child(FedAvg):
         """A subclass inherits every declaration."""
@@ -203,9 +241,11 @@ def test_a_docstring_in_another_form_is_returned_as_the_idea() -> None:
     assert summary(Plain) == ("plain", "", "FedAvg again.")
 
 
-SERVERS = {
+SERVERS: dict[str, dict[str, float]] = {
+    "fedavg": {},
     "fedavgm": {"v": 0.0},
     "fedadam": {"m": 0.0, "u": 0.0},
+    "fedprox": {},
     "scaffold": {"c": 0.0},
     "feddc": {"a": 0.0, "h": 0.0},
     "fedpvr": {"c": 0.0},
@@ -213,19 +253,26 @@ SERVERS = {
     "fedbcgd+": {"v": 0.0, "c": 0.0},
     "mm_psgd": {"predictors": 1.0, "seen": 0},
     "mc_psgd": {"chains": 1.0, "predictors": 1.0, "seen": 0},
+    "sgd": {},
 }
 """The server's fields other than x: initially zero (0.0), x in every phase (1.0), or integers."""
 CLIENTS = {"scaffold": ("c",), "fedpvr": ("c",), "feddc": ("h", "a"), "fedbcgd+": ("c",)}
-DOWN = {"scaffold": ("x", "c"), "fedpvr": ("x", "c"), "feddc": ("x", "a"), "fedbcgd+": ("x", "c")}
+DOWN = {
+    "scaffold": ("x", "c"),
+    "fedpvr": ("x", "c"),
+    "feddc": ("x", "a"),
+    "fedbcgd+": ("x", "c"),
+    "mc_psgd": ("x", "z"),
+}
 
 
-@pytest.mark.parametrize("name", list(ALGORITHMS))
-def test_initial_states_and_broadcasts_follow_from_the_declarations(name: str) -> None:
+@pytest.mark.parametrize("name", list(SERVERS))
+def test_initial_states_and_broadcasts_of_these_methods(name: str) -> None:
     algorithm, x = ALGORITHMS.resolve(name)(), torch.arange(4, dtype=torch.float64)
     server = algorithm.server_init(x, 3)
     assert server.x is x
-    assert list(server._fields) == ["x", *SERVERS.get(name, {})]
-    for field, value in SERVERS.get(name, {}).items():
+    assert list(server._fields) == ["x", *SERVERS[name]]
+    for field, value in SERVERS[name].items():
         found = getattr(server, field)
         if field == "seen":
             assert found.dtype is torch.int64
@@ -236,8 +283,24 @@ def test_initial_states_and_broadcasts_follow_from_the_declarations(name: str) -
     assert client._fields == CLIENTS.get(name, ())
     assert all(torch.equal(vector, torch.zeros_like(x)) for vector in client)
     down = algorithm.broadcast(server, ROUND)
-    assert down._fields == (("x", "z") if name == "mc_psgd" else DOWN.get(name, ("x",)))
+    assert down._fields == DOWN.get(name, ("x",))
     assert all(value is getattr(server, field) for field, value in down._asdict().items() if field != "z")
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_initial_states_and_broadcasts_follow_from_the_declarations(name: str) -> None:
+    """This covers every built-in method, including those that `SERVERS` does not list."""
+    algorithm, x = ALGORITHMS.resolve(name)(), torch.arange(4, dtype=torch.float64)
+    server = algorithm.server_init(x, 3)
+    for state, declaration in ((server, algorithm.Server), (algorithm.client_init(x, 3), algorithm.Client)):
+        assert type(state) is declaration
+        for field, value in zip(declared(declaration), state, strict=True):
+            assert (tuple(value.shape), value.dtype) == (field.shape(4, 3), field.dtype(x.dtype)), field.name
+    down = algorithm.broadcast(server, ROUND)
+    assert type(down) is algorithm.Down
+    assert all(
+        value.numel() == (4 if f.per_coordinate else 1) for f, value in zip(declared(type(down)), down, strict=True)
+    )
 
 
 class Rich(FedAvg):

@@ -23,6 +23,7 @@ from raybcgd.algorithms.api import (
 )
 from raybcgd.client.host import ClientHost
 from raybcgd.config import Config
+from raybcgd.errors import RunError
 from raybcgd.messages import ClientTask, RoundOrders, StateRef
 from raybcgd.problem import prepare
 from raybcgd.record.checkpoint import Checkpoints
@@ -113,6 +114,37 @@ def test_stacked_clients_keep_the_same_states(lab: Any) -> None:
     one, stacked = (lab.play({**CYCLIC, "local": {"stack": stack}}) for stack in (0, 16))
     for name in one.clients[0]:
         np.testing.assert_allclose(one.kept(name), stacked.kept(name), rtol=0, atol=1e-10)
+
+
+class HalfCount(Careful):
+    """Half count (nobody, 2026): counts in halves."""
+
+    def settle(self, mine: Any, terms: Any) -> Any:
+        return mine._replace(rounds=mine.rounds + 0.5)
+
+
+class LongLoss(Careful):
+    """Long loss (nobody, 2026): sends a vector as its scalar."""
+
+    def client_rule(self, work: Work, down: Any, mine: Any) -> tuple[Any, Any]:
+        upload, mine = super().client_rule(work, down, mine)
+        return upload._replace(loss=upload.delta), mine
+
+
+@pytest.mark.parametrize("stack", [0, 3])
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        (HalfCount, "Client.rounds is Count, but its value is [0.5]; return integers"),
+        (LongLoss, "Upload.loss has length 485 instead of 1; return a Scalar"),
+    ],
+)
+def test_a_wrong_value_of_a_rule_fails_the_client_and_names_the_field(
+    lab: Any, kind: type[Careful], line: str, stack: int
+) -> None:
+    with pytest.raises(RunError) as error:
+        lab.play({**CYCLIC, "algorithm": kind(lr=0.05), "local": {"stack": stack}})
+    assert line in str(error.value)
 
 
 def final_states(folder: Path, config: Config) -> list[dict[str, np.ndarray]]:

@@ -1,4 +1,4 @@
-"""CKA against its definition, and between clients' models of a round."""
+"""CKA compared with its definition, and between the client models of a round."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def test_cka_is_the_papers_formula(p: int, q: int) -> None:
     assert linear_cka(gram(torch.from_numpy(x)), gram(torch.from_numpy(y))) == pytest.approx(formula, rel=1e-9)
 
 
-def test_cka_does_not_see_rotation_scale_and_shift_but_sees_independence() -> None:
+def test_cka_ignores_rotation_scale_and_shift_and_is_low_for_independent_features() -> None:
     torch.manual_seed(0)
     x = torch.randn(200, 10, dtype=torch.float64)
     rotation = torch.linalg.qr(torch.randn(10, 10, dtype=torch.float64)).Q
@@ -47,7 +47,7 @@ def test_layers_are_those_of_the_layout() -> None:
     assert not any(module._forward_hooks for module in flat.module.modules())
 
 
-def test_a_model_is_like_itself_and_the_flat_model_is_left_as_it_was() -> None:
+def test_equal_models_are_similar_and_the_flat_model_stays_unchanged() -> None:
     problem, _ = prepare(small())
     flat = FlatModel(problem.module(), problem.layout, problem.dtype, torch.device("cpu"))
     before = flat.vector.clone()
@@ -66,7 +66,7 @@ def test_a_model_is_like_itself_and_the_flat_model_is_left_as_it_was() -> None:
 
 @pytest.mark.parametrize("stack", [0, 16])
 def test_client_models_are_those_that_the_next_round_averages(tmp_path: Path, stack: int) -> None:
-    """FedAvg: the mean of the whole cohort's models is the next global model."""
+    """With FedAvg, the mean of the whole cohort's models is the next global model."""
     config = small(rounds=2, algorithm={"name": "fedavg", "lr": 0.1}, local={"stack": stack})
     run(config, out=tmp_path / "run")
     problem, data = prepare(config)
@@ -77,7 +77,7 @@ def test_client_models_are_those_that_the_next_round_averages(tmp_path: Path, st
     torch.testing.assert_close(torch.stack(models).mean(0), flat.vector, rtol=1e-5, atol=1e-6)
 
 
-def test_looking_at_a_block_method_gives_whole_models_and_changes_nothing(tmp_path: Path) -> None:
+def test_client_models_of_a_block_method_are_whole_and_no_file_changes(tmp_path: Path) -> None:
     config = small(rounds=4)
     run(config, out=tmp_path / "run")
     files = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
@@ -91,8 +91,8 @@ def test_looking_at_a_block_method_gives_whole_models_and_changes_nothing(tmp_pa
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == files
 
 
-def test_more_uneven_labels_make_clients_less_alike(tmp_path: Path) -> None:
-    alike = {}
+def test_uneven_labels_make_client_models_less_similar(tmp_path: Path) -> None:
+    similarity = {}
     for kind, settings in (("even", {"kind": "iid"}), ("uneven", {"kind": "dirichlet", "rho": 0.05})):
         config = small(
             rounds=3,
@@ -103,5 +103,5 @@ def test_more_uneven_labels_make_clients_less_alike(tmp_path: Path) -> None:
         run(config, out=tmp_path / kind)
         problem, data = prepare(config)
         matrices = Analyst(problem, data, RunFolder(tmp_path / kind)).cka(4, 200)
-        alike[kind] = mean_similarity(list(matrices.values())[-1])
-    assert alike["uneven"] < alike["even"] - 0.1
+        similarity[kind] = mean_similarity(list(matrices.values())[-1])
+    assert similarity["uneven"] < similarity["even"] - 0.1

@@ -1,4 +1,4 @@
-"""Conformal prediction sets: what they promise, and what they cost."""
+"""Conformal prediction sets: their coverage and their size."""
 
 import json
 import math
@@ -31,7 +31,7 @@ def test_enough_calibration_samples_are_within_the_threshold(scores: list[float]
     if wanted > n:
         assert limit == 1.0
     else:
-        assert sum(score < limit for score in scores) < wanted, "and the threshold is the least such score"
+        assert sum(score < limit for score in scores) < wanted, "the threshold is the smallest such score"
 
 
 def synthetic(samples: int, rng: np.random.Generator, skill: float) -> tuple[Any, Any]:
@@ -43,7 +43,7 @@ def synthetic(samples: int, rng: np.random.Generator, skill: float) -> tuple[Any
 
 @pytest.mark.parametrize("level", [0.5, 0.8, 0.95])
 def test_coverage_is_the_level_on_average_over_splits(level: float) -> None:
-    """Between level and level + 1/(n + 1), whatever the model is worth."""
+    """It is between level and level + 1/(n + 1), however good the model is."""
     rng = np.random.default_rng(0)
     found = []
     for _ in range(300):
@@ -62,16 +62,16 @@ def test_better_models_and_lower_levels_have_smaller_sets() -> None:
     assert conformal(*good, calibration, 0.9).mean_size < conformal(*bad, calibration, 0.9).mean_size - 1
     assert conformal(*bad, calibration, 0.5).mean_size < conformal(*bad, calibration, 0.9).mean_size
     everything = conformal(*bad, np.arange(4000) == 0, 0.9)
-    assert (everything.coverage, everything.mean_size) == (1.0, 5.0), "one sample promises nothing"
+    assert (everything.coverage, everything.mean_size) == (1.0, 5.0), "one calibration sample is too few"
 
 
-def test_one_output_is_the_probability_of_label_one() -> None:
+def test_a_single_output_is_the_logit_of_label_one() -> None:
     outputs = torch.tensor([[0.0], [100.0], [-100.0]])
     assert torch.allclose(probabilities_of(outputs), torch.tensor([[0.5, 0.5], [0.0, 1.0], [1.0, 0.0]]))
     assert torch.allclose(probabilities_of(torch.zeros(2, 4)), torch.full((2, 4), 0.25))
 
 
-def test_a_run_is_analysed_at_its_end_where_the_config_says_so(tmp_path: Path) -> None:
+def test_a_run_is_analysed_at_its_end_if_the_config_says_so(tmp_path: Path) -> None:
     out = tmp_path / "run"
     config = small(
         rounds=10, analysis={"conformal_level": 0.85, "cka_clients": 3}, algorithm={"name": "fedavg", "lr": 0.3}
@@ -87,7 +87,7 @@ def test_a_run_is_analysed_at_its_end_where_the_config_says_so(tmp_path: Path) -
     assert load_config(out / "config.toml") == config
 
 
-def test_each_data_phase_is_judged_with_its_own_model(tmp_path: Path) -> None:
+def test_each_data_phase_is_evaluated_with_its_own_model(tmp_path: Path) -> None:
     phases = {"data": {"partition": {"clients": 20}, "phases": {"count": 2, "rounds_per_phase": 4}}}
     runs = {
         name: run(

@@ -1,4 +1,4 @@
-"""A client host on its own: tasks in, outcomes out, without an engine."""
+"""A client host without an engine: tasks in, outcomes out."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.conftest import small
 
 @pytest.fixture(autouse=True)
 def single_threaded() -> Iterator[None]:
-    """Hosts are single-threaded; the bits of a stack depend on that."""
+    """Use one thread, as hosts do. The bits of a stacked result depend on it."""
     with one_thread():
         yield
 
@@ -38,13 +38,13 @@ class Setup:
         self.tasks = [ClientTask(member.client, member.block, FRESH) for member in plan.cohort]
         self.host = ClientHost(self.problem, self.data, str(folder), torch.device("cpu"))
 
-    def again(self, folder: Path) -> ClientHost:
-        """Another host of the same run."""
+    def another_host(self, folder: Path) -> ClientHost:
+        """Return another host of the same run."""
         return ClientHost(self.problem, self.data, str(folder), torch.device("cpu"))
 
 
 @pytest.mark.parametrize("stack", [0, 4])
-def test_an_outcome_per_task_in_order_with_the_declared_bytes(tmp_path: Path, stack: int) -> None:
+def test_train_returns_one_outcome_per_task_in_order_with_the_declared_bytes(tmp_path: Path, stack: int) -> None:
     setup = Setup(tmp_path, local={"stack": stack})
     outcomes = setup.host.train(setup.tasks, setup.down, setup.orders)
     assert [outcome.client for outcome in outcomes] == [task.client for task in setup.tasks]
@@ -60,7 +60,7 @@ def test_an_outcome_per_task_in_order_with_the_declared_bytes(tmp_path: Path, st
 def test_uploads_do_not_depend_on_how_tasks_are_grouped(tmp_path: Path, stack: int) -> None:
     setup = Setup(tmp_path / "a", local={"stack": stack})
     together = setup.host.train(setup.tasks, setup.down, setup.orders)
-    other = setup.again(tmp_path / "b")
+    other = setup.another_host(tmp_path / "b")
     alone = [other.train([task], setup.down, setup.orders)[0] for task in reversed(setup.tasks)][::-1]
     for one, two in zip(together, alone, strict=True):
         assert one.payload is not None
@@ -77,8 +77,8 @@ def test_a_new_state_is_written_for_the_next_round_and_read_by_another_host(tmp_
     later = task._replace(state=first.state)
     orders = setup.orders._replace(round_index=1)
     (here,) = setup.host.train([later], setup.down, orders)
-    (there,) = setup.again(tmp_path).train([later], setup.down, orders)
-    (fresh,) = setup.again(tmp_path / "elsewhere").train([task], setup.down, orders)
+    (there,) = setup.another_host(tmp_path).train([later], setup.down, orders)
+    (fresh,) = setup.another_host(tmp_path / "elsewhere").train([task], setup.down, orders)
     assert here.payload is not None
     assert there.payload is not None
     assert fresh.payload is not None
@@ -98,7 +98,7 @@ def test_a_failing_client_reports_its_error_and_the_others_finish(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: int
 ) -> None:
     setup = Setup(tmp_path, local={"stack": stack})
-    reference = setup.again(tmp_path / "reference").train(setup.tasks, setup.down, setup.orders)
+    reference = setup.another_host(tmp_path / "reference").train(setup.tasks, setup.down, setup.orders)
     bad = setup.tasks[1].client
     load = ClientHost._shard
 
@@ -120,7 +120,7 @@ def test_a_failing_client_reports_its_error_and_the_others_finish(
             assert outcome.payload.tobytes() == expected.payload.tobytes()
 
 
-def test_the_step_size_comes_with_the_orders(tmp_path: Path) -> None:
+def test_the_step_size_comes_from_the_orders(tmp_path: Path) -> None:
     setup = Setup(tmp_path, algorithm={"name": "fedavg", "weight_decay": 0.0}, local={"steps": 1})
     (task, *_), orders = setup.tasks, setup.orders
     uploads = []
@@ -131,7 +131,7 @@ def test_the_step_size_comes_with_the_orders(tmp_path: Path) -> None:
     np.testing.assert_allclose(uploads[1], 2 * uploads[0], rtol=1e-3, atol=1e-6)
 
 
-def test_evaluation_counts_correct_predictions_in_pieces(tmp_path: Path) -> None:
+def test_evaluation_in_pieces_adds_up_to_the_whole(tmp_path: Path) -> None:
     setup = Setup(tmp_path)
     x = setup.down["x"]
     total = len(setup.data.test_rows[0])
@@ -149,7 +149,7 @@ def test_training_after_an_evaluation_is_unchanged(tmp_path: Path) -> None:
         blocks={"division": "resnet8"},
     )
     (first, *_) = setup.host.train(setup.tasks[:1], setup.down, setup.orders)
-    other = setup.again(tmp_path / "b")
+    other = setup.another_host(tmp_path / "b")
     other.evaluate(Piece(0, 0, 50), setup.down["x"])
     (second, *_) = other.train(setup.tasks[:1], setup.down, setup.orders)
     assert first.payload is not None

@@ -1,4 +1,4 @@
-"""Client states: immutable versions, a memory budget, damage that is noticed."""
+"""Client states: immutable versions, the memory budget, and detection of damaged files."""
 
 from pathlib import Path
 
@@ -42,16 +42,16 @@ def test_memory_stays_within_the_budget_and_nothing_is_lost(tmp_path: Path) -> N
         assert cache.get(client, ref)["algorithm.c"][0] == client
 
 
-def test_an_uncommitted_version_is_not_what_is_read(tmp_path: Path) -> None:
+def test_an_uncommitted_version_is_not_read(tmp_path: Path) -> None:
     cache = StateCache(StateFolder(str(tmp_path)), budget_bytes=10_000)
     committed = cache.put(1, 1, state(1.0))
-    cache.put(1, 2, state(2.0))  # of a round that never committed
+    cache.put(1, 2, state(2.0))  # from a round that did not commit
     assert cache.get(1, committed)["algorithm.c"][0] == 1.0
 
 
-def test_a_remote_folder_spills_to_this_machine(tmp_path: Path) -> None:
+def test_states_of_a_remote_folder_spill_to_this_machine(tmp_path: Path) -> None:
     folder = StateFolder(str(tmp_path))
-    folder.local = False  # as an object store would be
+    folder.local = False  # as on an object store
     cache = StateCache(folder, budget_bytes=4_000)
     refs = {client: cache.put(client, 1, state(client)) for client in range(3)}
     folder.remove([(client, 1) for client in refs])

@@ -1,4 +1,4 @@
-"""The local training loop, against the formulas written out on a quadratic loss."""
+"""The local training loop, compared with explicit formulas for a quadratic loss."""
 
 import pytest
 import torch
@@ -108,7 +108,7 @@ def test_variance_reduction_corrects_every_step(anchor_bytes: int) -> None:
     torch.testing.assert_close(work(anchor_bytes=anchor_bytes).sgd(X, variance_reduced=True), y)
 
 
-def test_gradients_at_x_are_computed_once_if_they_fit() -> None:
+def test_gradients_at_x_are_computed_once_if_they_fit_in_the_cache() -> None:
     cached, recomputed = Quadratic(), Quadratic()
     a = work(cached).sgd(X, variance_reduced=True)
     b = work(recomputed, anchor_bytes=0).sgd(X, variance_reduced=True)
@@ -130,14 +130,14 @@ def test_buffers_do_not_move_and_have_no_gradient() -> None:
     assert local.mean_gradient(torch.ones_like(X))[1] == 0
 
 
-def test_the_mean_gradient_is_the_path_divided_by_its_length() -> None:
+def test_the_mean_gradient_is_the_mean_direction_of_the_local_steps() -> None:
     local = work()
     directions: list[Tensor] = []
     delta = local.sgd(X, lambda g, _: (directions.append(g.clone()), g)[1]) - X
     torch.testing.assert_close(local.mean_gradient(delta), torch.stack(directions).mean(0))
 
 
-def test_the_loss_is_the_mean_over_the_samples_without_a_step() -> None:
+def test_the_loss_is_the_mean_over_the_samples_at_x() -> None:
     losses = [((X - centre) @ (X - centre)) / 2 for centre in CENTRES]
     torch.testing.assert_close(work().loss(X).reshape(()), 0.75 * losses[0] + 0.25 * losses[1])
 

@@ -115,8 +115,8 @@ def test_slow_clients_get_small_blocks_and_the_round_takes_less_time(tmp_path: P
             4 * (sizes[p.block or 0] + problem.layout.shared.size) / rates[p.client] for p in even.participants
         )
         assert even.traffic.simulated_seconds == pytest.approx(seconds)
-    saved, spent = (runs[name].summary["simulated_seconds"] for name in ("bandwidth", "random"))
-    assert saved < 0.9 * spent
+    faster, slower = (runs[name].summary["simulated_seconds"] for name in ("bandwidth", "random"))
+    assert faster < 0.9 * slower
 
 
 def test_links_alone_do_not_change_the_weights(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_blocks_that_move_more_get_more_clients(tmp_path: Path) -> None:
     counts = [np.bincount([p.block or 0 for p in record.participants], minlength=3) for record in result.records]
     assert counts[0].tolist() == [4, 4, 4], "no block has moved yet"
     assert all(count.sum() == 12 and count.min() >= 1 for count in counts)
-    # The first block of this network is by far the largest, and moves furthest.
+    # The first block of this network is by far the largest, and it moves furthest.
     assert all(count[0] == count.max() > 4 for count in counts[1:])
 
 

@@ -34,7 +34,7 @@ def test_a_host_that_cannot_reach_the_states_is_an_error(cluster: Cluster, tmp_p
     hosts = HostGroup(problem, ray.put(data), str(tmp_path / "states"))
     (tmp_path / "states").rmdir()
     hosts.scale([1])
-    with pytest.raises(ConfigError, match=r"cannot reach .*states.* set checkpoint\.address to a place that"):
+    with pytest.raises(ConfigError, match=r"cannot reach .*states.* set checkpoint\.address to one that"):
         hosts.wait_for_any()
     hosts.stop()
 
@@ -73,5 +73,5 @@ def test_the_run_stops_if_a_clients_fixed_host_never_starts(cluster: Cluster, tm
     """Twenty clients have five fixed hosts. Three fit on the cluster, and no autoscaler adds nodes."""
     hosts = {"clients_per_host": 4, "max_count": 5, "start_timeout_seconds": 20}
     config = small(engine="ray", data={"partition": {"clients": 20}}, hosts=hosts)
-    with pytest.raises(RunError, match=r"no host started within hosts\.start_timeout_seconds = 20: each asks"):
+    with pytest.raises(RunError, match=r"no host started within hosts\.start_timeout_seconds = 20: each requests"):
         run(config, out=tmp_path / "run")

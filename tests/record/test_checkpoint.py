@@ -31,15 +31,15 @@ def interrupted(out: Path, after: int, **tables: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(run(small(rounds=8), out=tmp_path_factory.mktemp("whole") / "run").summary["sha256"])
 
 
 @pytest.mark.parametrize("after", [0, 1, 2, 5])
-def test_a_resumed_run_ends_with_the_same_weights(out: Path, undisturbed: str, after: int) -> None:
+def test_a_resumed_run_ends_with_the_same_weights(out: Path, uninterrupted: str, after: int) -> None:
     interrupted(out, after)
     result = run(small(rounds=8), out=out, resume=True)
-    assert result.summary["sha256"] == undisturbed
+    assert result.summary["sha256"] == uninterrupted
     assert [record.round for record in result.records] == list(range(8))
 
 
@@ -47,19 +47,19 @@ def test_uploads_are_summed_across_a_resume(out: Path, tmp_path: Path) -> None:
     interrupted(out, after=5)
     resumed = run(small(rounds=8), out=out, resume=True)
     whole = run(small(rounds=8), out=tmp_path / "whole")
-    assert resumed.summary["upload_d"] == whole.summary["upload_d"]
+    assert resumed.summary["upload_d_total"] == whole.summary["upload_d_total"]
     assert resumed.summary["upload_bytes"] == whole.summary["upload_bytes"]
 
 
-def test_a_finished_run_can_be_extended(out: Path, undisturbed: str) -> None:
+def test_a_finished_run_can_be_extended(out: Path, uninterrupted: str) -> None:
     run(small(rounds=4), out=out)
-    assert run(small(rounds=8), out=out, resume=True).summary["sha256"] == undisturbed
+    assert run(small(rounds=8), out=out, resume=True).summary["sha256"] == uninterrupted
 
 
-def test_settings_that_do_not_affect_the_weights_may_change(out: Path, undisturbed: str) -> None:
+def test_settings_that_do_not_affect_the_weights_may_change(out: Path, uninterrupted: str) -> None:
     interrupted(out, after=5)
     config = small(rounds=8, hosts={"state_memory_mb": 0.001}, checkpoint={"every": 3}, evaluation={"every": 4})
-    assert run(config, out=out, resume=True).summary["sha256"] == undisturbed
+    assert run(config, out=out, resume=True).summary["sha256"] == uninterrupted
 
 
 def test_another_experiment_is_refused_with_the_difference(out: Path) -> None:
@@ -73,7 +73,7 @@ def test_another_experiment_is_refused_with_the_difference(out: Path) -> None:
 @pytest.mark.parametrize("file", ["server.safetensors", "ledger.safetensors", "manifest.json", "rounds.jsonl"])
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
 def test_a_damaged_checkpoint_is_skipped(
-    out: Path, undisturbed: str, file: str, damage: str, caplog: pytest.LogCaptureFixture
+    out: Path, uninterrupted: str, file: str, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     interrupted(out, after=6)
     newest = sorted((out / "checkpoints").iterdir())[-1] / file
@@ -85,19 +85,19 @@ def test_a_damaged_checkpoint_is_skipped(
         newest.write_bytes(bytes(content) if damage == "flip" else bytes(content[: len(content) // 2]))
     with caplog.at_level(logging.WARNING):
         result = run(small(rounds=8), out=out, resume=True)
-    assert result.summary["sha256"] == undisturbed
+    assert result.summary["sha256"] == uninterrupted
     assert re.search(r"skipping the damaged checkpoint of round 6 \(.*\)", caplog.text)
 
 
 def test_a_checkpoint_with_a_damaged_client_state_is_skipped(
-    out: Path, undisturbed: str, caplog: pytest.LogCaptureFixture
+    out: Path, uninterrupted: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     interrupted(out, after=6)
     newest = max((out / "states").rglob("*-6.safetensors"))
     newest.write_bytes(newest.read_bytes()[:-1] + b"!")
     with caplog.at_level(logging.WARNING):
         result = run(small(rounds=8), out=out, resume=True)
-    assert result.summary["sha256"] == undisturbed
+    assert result.summary["sha256"] == uninterrupted
     assert "skipping the damaged checkpoint" in caplog.text
 
 
@@ -137,9 +137,9 @@ def test_nothing_is_pickled(out: Path) -> None:
 
 
 def test_a_run_resumes_from_a_file_system_that_cannot_rename(
-    tmp_path: Path, out: Path, undisturbed: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, out: Path, uninterrupted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Object stores cannot: files are written in place, and states that do not fit in memory spill to this machine."""
+    """On an object store, files are written in place, and states that do not fit in memory spill to this machine."""
     bucket = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
     for module in ("raybcgd.record.states", "raybcgd.record.checkpoint", "raybcgd.problem"):
         monkeypatch.setattr(f"{module}.open_address", lambda address: (bucket, address.removeprefix("bucket://")))
@@ -147,7 +147,7 @@ def test_a_run_resumes_from_a_file_system_that_cannot_rename(
     interrupted(out, after=5, **tables)
     # Resume as if on another machine, which has only the address.
     result = run(small(rounds=8, **tables), out=tmp_path / "elsewhere", resume=True)
-    assert result.summary["sha256"] == undisturbed
+    assert result.summary["sha256"] == uninterrupted
     assert [record.round for record in result.records] == list(range(8))
 
 
