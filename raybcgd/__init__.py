@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from raybcgd.lazy import lazy
 
-# Otherwise, MKL's sums depend on memory alignment, and a client's result on its position in a stack of clients.
+# Without this, MKL's sums depend on memory alignment, so a client's result would depend on its position in a stack.
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 _INTERFACE = (

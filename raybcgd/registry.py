@@ -73,7 +73,7 @@ class Registry:
         """Return the name of a choice in a config file."""
         if isinstance(found, str):
             return found
-        if not hasattr(found, "__qualname__"):  # an instance has no name; the brackets show its class
+        if not hasattr(found, "__qualname__"):  # an instance has no name, so show its class as a call
             return f"{type(found).__module__}:{type(found).__qualname__}()"
         reference = f"{found.__module__}:{found.__qualname__}"
         return next((name for name, target in self._builtin.items() if target == reference), reference)

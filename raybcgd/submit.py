@@ -35,7 +35,7 @@ class SubmittedJob:
     id: str
     address: str
     folder: str
-    """The run folder, on the node that runs the job's driver: by default the head."""
+    """The run folder, on the node that runs the job's driver: by default, the head node."""
 
 
 def submit(
@@ -131,8 +131,8 @@ def _cluster_errors(address: str | None) -> Iterator[None]:
         raise
     except (ConnectionError, ValueError) as error:
         raise ConfigError(
-            f"--address {address}: no Ray cluster answers there ({first_line(error)}); use the address of its "
-            "dashboard, such as http://127.0.0.1:8265"
+            f"--address {address or '(default)'}: no Ray cluster answers there ({first_line(error)}); use the address "
+            "of its dashboard, such as http://127.0.0.1:8265"
         ) from None
     except (RuntimeError, RayError) as error:
         where = f" at {address}" if address else ""

@@ -75,7 +75,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "change data.partition.kind",
     ),
     ({"algorithm": 3}, "algorithm = 3 is not a table; write [algorithm], or pass an instance of Algorithm"),
-    ({"version": 1}, "version = 1 is not 2; use the version of raybcgd that wrote it"),
+    ({"version": 1}, "version = 1: must be 2; use the version of raybcgd that wrote it"),
     ({"algorithm": {"momentun": 0.5}}, "algorithm.momentun is not a setting of fedbcgd+; did you mean momentum?"),
     (
         {"algorithm": {"name": "fedavg", "momentum": 0.5}},
@@ -88,7 +88,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"local": {"batch_size": 0}}, "local.batch_size = 0: must be greater than or equal to 1, or must be 'full'"),
     ({"blocks": {"groups": [["a"], 3]}}, "blocks.groups[1] = 3: must be a valid tuple"),
     ({"compare": {"variants": [{}, {"labl": "x"}]}}, "compare.variants[1].labl is not a setting; did you mean label?"),
-    ({"rounds": 0, "evaluation": {"every": 0}}, "rounds = 0: must be greater than or equal to 1 (and 1 more)"),
+    ({"rounds": 0, "evaluation": {"every": 0}}, "rounds = 0: must be greater than or equal to 1 (other errors: 1)"),
 ]
 
 

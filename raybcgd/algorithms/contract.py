@@ -173,7 +173,7 @@ _RULES = ("client_rule", "terms", "settle", "server_rule", "broadcast", "server_
 
 
 def check(algorithm: type[Any], base: type[Any]) -> None:
-    """Raise a TypeError that says what to write if the declarations of a subclass of `base` are wrong."""
+    """Raise a TypeError if the declarations of a subclass of `base` are wrong. The error says what to write instead."""
     mistake = next(_mistakes(algorithm, base), None)
     if mistake is not None:
         raise TypeError(mistake)

@@ -19,7 +19,7 @@ class FedDC(FedAvg):
     alpha: Annotated[float, Field(ge=0)] = 0.01
     """Strength of the pull of y + h_i towards x."""
     drift: Literal["sampled", "all"] = "sampled"
-    """Drift that the server adds: that of the sampled clients, as in the paper, or that of all, which it derives."""
+    """Drift that the server adds: that of the sampled clients, as in the paper, or of all clients, which it derives."""
 
     class Server(NamedTuple):
         x: Whole

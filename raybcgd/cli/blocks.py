@@ -24,7 +24,7 @@ def blocks(
     model: Annotated[str | None, typer.Option(help="A model such as vgg19, instead of a config.")] = None,
     division: Annotated[
         str | None,
-        typer.Option(help="layers, balanced, equal, or a paper's division. Default: the config's or the paper's."),
+        typer.Option(help="layers, balanced, equal or a paper's division. Default: that of the config or the model."),
     ] = None,
     count: Annotated[int | None, typer.Option(help="Number of blocks.")] = None,
     classes: Annotated[int, typer.Option(min=2, help="With --model: number of classes.")] = 10,

@@ -40,7 +40,7 @@ def submit(
         working_dir=working_dir,
     )
     logs = f"ray job logs {job.id} --address {job.address} --follow"
-    print_line(f"job: {job.id}\nfiles: {job.folder} on the node that runs the job's driver (default: the head)")
+    print_line(f"job: {job.id}\nfiles: {job.folder} on the node that runs the job's driver (default: the head node)")
     if not wait:
         print_line(f"log: {logs}")
         return

@@ -9,7 +9,7 @@ from raybcgd.client.settings import LocalConfig
 
 @dataclass(frozen=True)
 class Schedule:
-    """Step t uses batch `order[t]`. `members[b]` contains the positions of batch b's samples in the shard.
+    """A client's batches: step t uses batch b = `order[t]`, whose samples have the positions `members[b]` in the shard.
 
     The first `per_epoch` batches are one pass over the shard.
     """

@@ -24,7 +24,7 @@ def explain(error: ValidationError, root: type[Section] = Config, prefix: str = 
     if isinstance(cause, InvalidSection):
         return explain(cause.error, cause.section, setting, f"a setting of {cause.name}")
     same = [e for e in errors if _setting(e["loc"], root)[0] == path]
-    more = f" (and {len(errors) - len(same)} more)" if len(same) < len(errors) else ""
+    more = f" (other errors: {len(errors) - len(same)})" if len(same) < len(errors) else ""
     if first["type"] == "extra_forbidden":
         return f"{setting} is not {what}; {_nearest(path[-1], section, prefix)}{more}"
     if first["type"] == "missing":

@@ -58,7 +58,7 @@ class Config(Section):
     @classmethod
     def _known_version(cls, value: int) -> int:
         if value != FORMAT_VERSION:
-            raise ConfigError(f"version = {value} is not {FORMAT_VERSION}; use the version of raybcgd that wrote it")
+            raise ConfigError(f"version = {value}: must be {FORMAT_VERSION}; use the version of raybcgd that wrote it")
         return value
 
     @field_validator("algorithm", mode="before")

@@ -40,7 +40,7 @@ def draw(rng: np.random.Generator, count: int, augment: Collection[str]) -> Draw
 def apply(images: torch.Tensor, draws: Draws) -> torch.Tensor:
     """Zero-pad, crop to the original size and flip a batch (n, channels, height, width) of any dtype on any device.
 
-    As in torchvision, the border is black if applied to bytes and the mean if applied to normalised images.
+    As in torchvision, the border is zero: black in byte images, the mean colour in normalised images.
     """
     channels, height, width = images.shape[1:]
     tops, lefts, flips = (torch.as_tensor(d, device=images.device) for d in draws)

@@ -85,7 +85,7 @@ class Dataset:
         if classes is None:
             largest = int(train.targets.max(initial=1))
             if largest >= max(len(train), 2):
-                problem = f"largest train label {largest} but only {len(train)} train samples"
+                problem = f"the largest train label is {largest}, but there are only {len(train)} train samples"
                 raise ConfigError(
                     f"data {name!r}: {problem}; number the labels from 0 without gaps, or set data.classes"
                 )

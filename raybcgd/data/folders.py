@@ -74,10 +74,10 @@ def list_tiny_imagenet(root: Path) -> Listing:
     for number, line in enumerate(lines, 1):
         file, wnid, *_ = [*line.split("\t"), ""]
         if wnid not in names:
-            raise ConfigError(f"data.root: line {number} of {annotations} names a class not in train/; unpack it again")
+            raise ConfigError(f"data.root: line {number} of {annotations} names a class not in train/; unpack again")
         test.append((root / "val" / "images" / file, names.index(wnid)))
     if not test:
-        raise ConfigError(f"data.root: {annotations} is empty; unpack it again")
+        raise ConfigError(f"data.root: {annotations} is empty; unpack tiny-imagenet-200 again")
     return Listing(names, _class_files(root / "train", names, "images"), test)
 
 

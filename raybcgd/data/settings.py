@@ -51,7 +51,7 @@ class PhasesConfig(Section):
     rounds_per_phase: int = Field(10, ge=1)
     """Rounds per phase. After the last phase, the first one starts again."""
     shared_labels: int = Field(0, ge=0)
-    """Number of labels that each phase shares with the next, besides its own. The last shares with the first."""
+    """Number of labels of the next phase that each phase also contains. The last phase is followed by the first."""
     size_deviation: float = Field(0.2, ge=0, le=10)
     """Standard deviation of the client sizes in a phase, as a fraction of the mean. Sizes are normally distributed."""
 

@@ -248,7 +248,7 @@ def _starts(order: Sequence[Layer]) -> np.ndarray:
 def recut(
     layout: BlockLayout, config: BlocksConfig, weights: np.ndarray | None, rng: np.random.Generator
 ) -> tuple[int, ...]:
-    """Return new edges that balance the coordinates' weights over the blocks. None: all weights are 1.
+    """Return new edges that balance the coordinates' weights over the blocks. With None, all weights are 1.
 
     If all weights are zero, the edges stay the same.
     """

@@ -11,7 +11,7 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Division:
-    """Division of a model into blocks: either `groups` of layer names or name prefixes, or `cuts` of equal size."""
+    """Division of a model into blocks: either `groups` (layer names or prefixes) or `cuts` of equal size."""
 
     model: str
     """The built-in model that the division is for, and its options, for the error message."""

@@ -39,7 +39,7 @@ def load_pretrained(model: nn.Module, state: dict[str, Tensor], source: str) -> 
     fitting = {name: tensor for name, tensor in state.items() if name in own and tensor.shape == own[name].shape}
     for name in (*own, *state):
         if name not in fitting and not name.startswith("heads."):
-            problem = f"has {name} with an unknown name or shape" if name in state else f"lacks {name}"
+            problem = f"has {name}, which the model lacks or has in another shape" if name in state else f"lacks {name}"
             fix = "use weights of the same architecture, named as in torchvision"
             raise ConfigError(f'model.options.weights = "{source}" {problem}; {fix}')
     model.load_state_dict(fitting, strict=False)

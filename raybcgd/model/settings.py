@@ -69,9 +69,9 @@ class BlocksConfig(Section):
     """`[blocks]`: the division of the parameters into blocks."""
 
     division: str = "layers"
-    """layers: whole layers, as in `groups` or about the same number per block. balanced: whole layers, about the same
-    number of parameters per block. equal: slices of equal size, which may split layers. Or a paper's division: lenet5,
-    lenet5-paper, vgg11, vgg19, resnet8, resnet18, vit_b_16, vit_b_16-lora (see `raybcgd blocks`)."""
+    """layers: whole layers, as listed in `groups`, or about the same number per block. balanced: whole layers, about
+    the same number of parameters per block. equal: slices of equal size, which may split layers. Or a paper's division:
+    lenet5, lenet5-paper, vgg11, vgg19, resnet8, resnet18, vit_b_16, vit_b_16-lora (see `raybcgd blocks`)."""
     count: Annotated[int, Field(ge=1)] = 5
     """N, the number of blocks. Ignored if `groups` or a paper's division defines the blocks."""
     groups: tuple[tuple[str, ...], ...] | None = None
@@ -85,6 +85,6 @@ class BlocksConfig(Section):
     redivide: Literal["drift", "movement", "size", "shift"] = "drift"
     """What the new blocks balance. drift: the clients' recent squared displacements. movement: the global model's
     recent squared movement. size: the number of coordinates. shift: nothing; equal slices move by a random offset.
-    Layers stay whole, unless the first division made equal slices."""
+    Layers stay whole, unless `division` makes slices of equal size."""
     redivide_times: Annotated[int, Field(ge=1)] | None = None
     """Stop after this many new divisions. None: no limit."""

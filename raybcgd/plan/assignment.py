@@ -33,8 +33,8 @@ def by_bandwidth(rates: Floats, sizes: Sequence[int]) -> Assignment:
 def by_need(need: Floats) -> Assignment:
     """Assign one client to each block, and the others in proportion to the blocks' needs.
 
-    The mean over K clients has 1/K of their variance. Client numbers in proportion to the blocks' standard deviations,
-    estimated by recent movement, therefore minimise the total error. If no block has moved yet, assign evenly.
+    The mean over K clients has 1/K of their variance, so the total error is smallest if a block's number of clients is
+    proportional to its standard deviation, estimated by recent movement. If no block has moved yet, assign evenly.
     """
 
     def assign(clients: Sequence[int], blocks: int) -> Sequence[int]:

@@ -68,7 +68,7 @@ class History:
         return np.sqrt([self.moved[block.slice].sum() for block in layout.blocks])
 
     def measured(self, before: Tensor, after: Tensor, drift: Tensor | None) -> "History":
-        """Return the history with one more round: x before and after it, mean squared displacements (NaN: not sent)."""
+        """Return the history after one more round, given x before and after it. NaN in `drift`: not uploaded."""
         moved, drifted = self.moved, self.drifted
         if moved is not None:
             moved = _decayed(moved, (after - before).double().numpy() ** 2)

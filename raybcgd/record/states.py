@@ -66,7 +66,7 @@ class StateFolder:
         return _arrays(data)
 
     def keep_only(self, wanted: set[tuple[int, int]]) -> None:
-        """Delete all versions except `wanted`. They are left over from rounds that will be repeated."""
+        """Delete all versions except `wanted`. The deleted ones are from rounds that will be repeated."""
         names = {f"{client}-{version}.safetensors" for client, version in wanted}
         selector = fs.FileSelector(self._root, recursive=True, allow_not_found=True)
         for entry in self._filesystem.get_file_info(selector):

@@ -38,7 +38,7 @@ class Run:
 
     @property
     def rounds(self) -> range:
-        """The number of rounds after each round."""
+        """The number of rounds completed by the end of each round: 1, 2, …"""
         return range(1, len(self.records) + 1)
 
     @cached_property

@@ -89,7 +89,7 @@ def test_a_constant_channel_does_not_divide_by_zero() -> None:
             r"data\.test .* labels run from 3 to 3, outside 0 \.\. 2.*data\.classes to 4",
         ),
         ({"classes": 2}, r"data\.train .* outside 0 \.\. 1"),
-        ({"train_targets": np.full(12, 10**9)}, r"largest train label 1000000000 but only 12 .*data\.classes"),
+        ({"train_targets": np.full(12, 10**9)}, r"label is 1000000000, but there are only 12 .*data\.classes"),
         ({"train_targets": np.zeros(12)}, r"data\.train targets are float64; use integer"),
         ({"train_inputs": np.full((12, 5), np.nan)}, r"data\.train .* NaN"),
         ({"train_inputs": np.zeros((12, 5), dtype=np.int32)}, r"data\.train .* int32; use uint8 or floats"),

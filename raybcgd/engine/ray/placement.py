@@ -8,7 +8,7 @@ from raybcgd.engine.settings import HostsConfig
 from raybcgd.errors import ConfigError
 
 _SPARE_HOSTS = 1.25
-"""Clients do not divide evenly among hosts. With 25 % spare hosts, a round takes no longer than its longest client."""
+"""Clients do not divide evenly among hosts. With 25 % spare hosts, a round takes no longer than its slowest client."""
 
 
 class HostNeeds(NamedTuple):
@@ -42,7 +42,7 @@ def host_needs(config: HostsConfig, nodes: Sequence[Mapping[str, float]]) -> Hos
 
 
 def useful_hosts(steps: Sequence[float], stack: int) -> int:
-    """Return how many hosts a round can use, given its clients' steps. More would only wait for the longest client."""
+    """Return how many hosts a round can use, given its clients' steps. More would only wait for the slowest client."""
     rows = max(stack, 1)
     # Based on steps: a busy node or a slow first call would distort measured times.
     return max(1, min(-(-len(steps) // rows), math.ceil(_SPARE_HOSTS * sum(steps) / (rows * max(steps)))))

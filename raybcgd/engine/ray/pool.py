@@ -20,7 +20,7 @@ from raybcgd.server.pool import PoolReport, RoundWork
 _CALLS_IN_FLIGHT = 2
 """Calls in flight per host. With two, a host never waits for the coordinator."""
 _USAGE_SECONDS = 5.0
-"""Minimum time between measurements of the object store, which would slow down short rounds."""
+"""Minimum time between measurements of the object store. More frequent ones would slow down short rounds."""
 
 
 class _Training(NamedTuple):

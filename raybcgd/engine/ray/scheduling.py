@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from raybcgd.messages import ClientTask
 
 _HOME_SLACK = 0.05
-"""A client stays on its home host if that host is at most this share of the mean load busier than the idlest one."""
+"""A client stays on its home host if that host's load exceeds the lowest by at most this fraction of the mean."""
 _CHUNK_SECONDS = 0.2
 """Minimum work per call: a call costs a few milliseconds, and a small stack takes almost as long as a large one."""
 _CHUNK_CLIENTS = 32
