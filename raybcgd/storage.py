@@ -12,7 +12,7 @@ from pyarrow import fs
 from raybcgd.errors import ConfigError, first_line
 
 FORMAT_VERSION = 2
-"""The version of run folders and checkpoints. Early ones have none."""
+"""The version of run folders and checkpoints. Those of raybcgd 0.1 have none."""
 JOB_RUNS = "raybcgd-runs"
 """Folder for the runs of Ray jobs, in the home directory of the node where a job runs."""
 
