@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from inspect import signature
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
@@ -63,7 +64,7 @@ class Field:
         """Whether the server adds the clients' values instead of averaging them."""
         return Mark.SUMMED in self.marks
 
-    @property
+    @cached_property
     def per_coordinate(self) -> bool:
         """Whether the last dimension runs over the model's coordinates, so that `[..., block]` selects a block."""
         return self.kind not in (Kind.SCALAR, Kind.PHASE_COUNTS, Kind.COUNT)

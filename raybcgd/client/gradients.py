@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -143,8 +144,9 @@ class ClientStack:
         self._active = torch.from_numpy(active).to(device=device, dtype=dtype)
         self._everyone = [bool(row.all()) for row in active]
         self._clients = torch.arange(self._count, device=device)
-        self._inputs = pad_sequence([shard.inputs for shard in shards], batch_first=True)
-        self._targets = pad_sequence([shard.targets for shard in shards], batch_first=True)
+        equal = len({len(shard.targets) for shard in shards}) == 1
+        join = torch.stack if equal else partial(pad_sequence, batch_first=True)  # stacking is faster
+        self._inputs, self._targets = join([s.inputs for s in shards]), join([s.targets for s in shards])
         self._shards, self._shown = shards, np.zeros(self._count, dtype=np.int64)
 
         def one(vector: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:

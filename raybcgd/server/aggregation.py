@@ -51,6 +51,8 @@ class _Group(NamedTuple):
     """Per field: pairs of a slice of the flat vector and the matching slice of the uploaded field."""
     measured: Sequence[tuple[int, slice, slice]]
     """The blocks of the displacement: number, slice of the flat vector, slice of the uploaded field."""
+    shared: slice
+    """The shared block, among the uploaded coordinates."""
     blocks: list[int]
     """Numbers of the uploaded blocks, the shared block last."""
 
@@ -80,7 +82,7 @@ class Aggregator:
         blocks = (*wire.layout.blocks, wire.layout.shared)
         self._blocks = [(number, block) for number, block in enumerate(blocks) if block.size]
         self._weight = 0.0
-        self._weights, self._counts, self._squares = np.zeros((3, len(blocks)))
+        self._weights, self._counts, self._squares = ([0.0] * len(blocks) for _ in range(3))
         unweighted = all(item.weight == 1.0 for item in expected)
         # The unweighted sum of the displacements, for drift diversity. With equal weights, `_sums` contains it.
         self._moved = None if unweighted else torch.zeros(wire.layout.size, dtype=wire.dtype)
@@ -100,12 +102,13 @@ class Aggregator:
             self._next += 1
 
     def _fold(self, expected: Expected, payload: np.ndarray) -> None:
-        (client, block), wire = expected.member, self._wire
+        client, block = expected.member
         group = self._group(block)
-        task = Task(expected.steps, self._lr, group.trained, wire.shared_span(block))
-        terms = self._algorithm.terms(wire.decode(payload, block), group.down, task)
-        self._weights[group.blocks] += expected.weight
-        self._counts[group.blocks] += 1
+        task = Task(expected.steps, self._lr, group.trained, group.shared)
+        terms = self._algorithm.terms(self._wire.decode(payload, block), group.down, task)
+        for number in group.blocks:
+            self._weights[number] += expected.weight
+            self._counts[number] += 1
         squares = self._measure(getattr(terms, self._displacement), group)
         for field, values in zip(self._fields, terms, strict=True):
             # A non-finite value makes the sum non-finite. So does an overflow, so check the values themselves.
@@ -139,6 +142,7 @@ class Aggregator:
                 trained=None if self._trained is None else take(self._trained, slices),
                 spans=spans,
                 measured=measured,
+                shared=wire.shared_span(block),
                 blocks=[number for number, _ in self._blocks if block is None or number in own],
             )
         return self._groups[block]
@@ -167,8 +171,8 @@ class Aggregator:
             moved = sums[part.slice]
             square = float(torch.dot(moved, moved))
             if self._drift is not None:
-                self._drift[part.slice] /= float(self._counts[number]) or float("nan")
-            diversity[number] = float(self._squares[number]) / square if square > 0 else None
+                self._drift[part.slice] /= self._counts[number] or float("nan")
+            diversity[number] = self._squares[number] / square if square > 0 else None
         for field in self._fields:
             if field.summed:
                 continue
@@ -176,7 +180,7 @@ class Aggregator:
                 self._sums[field.name] /= self._weight or 1.0
             else:
                 for number, part in self._blocks:
-                    self._sums[field.name][part.slice] /= float(self._weights[number]) or 1.0
+                    self._sums[field.name][part.slice] /= self._weights[number] or 1.0
         uncovered = tuple(part.slice for number, part in self._blocks if self._weights[number] == 0)
         return Aggregate(self._algorithm.terms_type(**self._sums), uncovered, tuple(diversity), self._drift)
 

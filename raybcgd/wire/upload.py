@@ -56,6 +56,15 @@ class Traffic(NamedTuple):
     """Floats per block, the shared block last."""
 
 
+class _Part(NamedTuple):
+    """One field of an upload for a given block."""
+
+    codec: Codec
+    length: int
+    bytes: slice
+    """Its place in the payload."""
+
+
 class Wire:
     """The wire format of one algorithm on one block layout."""
 
@@ -64,6 +73,7 @@ class Wire:
         self._type, self._raw = algorithm.upload_type, Raw()
         self._fields, self._down = declared(self._type), declared(algorithm.Down)
         self._fixed: dict[int | None, Traffic] = {}
+        self._formats: dict[int | None, list[_Part]] = {}
 
     def slices(self, kind: Kind, block: int | None) -> Slices:
         """Return the coordinates that a field carries for a client with this block. Block None: every block."""
@@ -112,16 +122,23 @@ class Wire:
 
     def decode(self, payload: np.ndarray, block: int | None) -> Any:
         """Return the upload as the server sees it, with only the uploaded coordinates."""
-        parts = zip(self._fields, self._parts(payload, block), strict=True)
-        return self._type(*(self._codec(f).decode(part, self._length(f, block), self.dtype) for f, part in parts))
+        parts = self._parts(payload, block)
+        return self._type(*(part.codec.decode(payload[part.bytes], part.length, self.dtype) for part in parts))
 
-    def _parts(self, payload: np.ndarray, block: int | None) -> list[np.ndarray]:
-        """Return the bytes of each field."""
-        sizes = [self._codec(field).size(self._length(field, block), self.dtype) for field in self._fields]
-        if sum(sizes) != payload.nbytes:
-            found = f"an upload has {payload.nbytes} bytes instead of {sum(sizes)}"
+    def _parts(self, payload: np.ndarray, block: int | None) -> list[_Part]:
+        """Return where each field is in the payload. Computed once per block, because a round decodes many uploads."""
+        if block not in self._formats:
+            self._formats[block], start = [], 0
+            for field in self._fields:
+                codec, count = self._codec(field), self._length(field, block)
+                stop = start + codec.size(count, self.dtype)
+                self._formats[block].append(_Part(codec, count, slice(start, stop)))
+                start = stop
+        parts = self._formats[block]
+        if parts[-1].bytes.stop != payload.nbytes:
+            found = f"an upload has {payload.nbytes} bytes instead of {parts[-1].bytes.stop}"
             raise RunError(f'wire.codec = "{self.codec.codec}": {found}; make `encode` and `size` agree')
-        return np.split(payload, np.cumsum(sizes)[:-1])
+        return parts
 
     def initial_residuals(self) -> Arrays:
         """Return a client's residuals before its first upload: zeros, or nothing without error feedback."""
@@ -153,7 +170,8 @@ class Wire:
         `by_block` counts all values.
         """
         if payload is not None and type(self.codec).positions is not Codec.positions:
-            return self._traffic(self._fields, self.codec, block, self._parts(payload, block))
+            fields = [payload[part.bytes] for part in self._parts(payload, block)]
+            return self._traffic(self._fields, self.codec, block, fields)
         if block not in self._fixed:
             self._fixed[block] = self._traffic(self._fields, self.codec, block, [])
         return self._fixed[block]
