@@ -15,7 +15,6 @@ from raybcgd.algorithms.api import (
     Momentum,
     OwnBlock,
     PerPhase,
-    Round,
     Scalar,
     SharedBlock,
     Summed,
@@ -25,7 +24,6 @@ from raybcgd.algorithms.contract import displacement, marked, summary, title
 from raybcgd.errors import ConfigError
 
 DELTA = Annotated[Whole, Displacement]
-ROUND = Round(index=0, clients=10, lr=0.1, steps=5.0, data_phase=1)
 
 
 def rule(*_: Any) -> None:
