@@ -124,7 +124,7 @@ async def _follow_log(client: JobSubmissionClient, job: SubmittedJob, write: Cal
 
 @contextlib.contextmanager
 def _cluster_errors(address: str | None) -> Iterator[None]:
-    """Report a cluster that does not answer or refuses a request in one line."""
+    """Report in one line that a cluster does not answer or refuses a request."""
     try:
         yield
     except (RunError, ConfigError):

@@ -11,15 +11,15 @@ from raybcgd.algorithms.fedavg import FedAvg
 class FedDC(FedAvg):
     """FedDC (Gao et al., CVPR 2022): clients track their drift, and the server averages drift-corrected models.
 
-    A client uploads its displacement, which is also its new a_i, and its model plus its new drift h_i. The authors'
-    code instead adds the mean drift h of all clients, which the server computes from the displacements.
+    A client uploads its displacement, which is also its new a_i, and its model plus its new drift h_i. In the
+    authors' code, the server instead adds the mean drift h of all clients, which it computes from the displacements.
     """
 
     name: ClassVar[str] = "feddc"
     alpha: Annotated[float, Field(ge=0)] = 0.01
     """Strength of the pull of y + h_i towards x."""
     drift: Literal["sampled", "all"] = "sampled"
-    """Drift that the server adds: that of the sampled clients, as in the paper, or of all clients, which it derives."""
+    """Clients whose mean drift the server adds: the sampled ones, as in the paper, or all, derived by the server."""
 
     class Server(NamedTuple):
         x: Whole

@@ -164,7 +164,7 @@ class ClientHost:
         augment = problem.config.data.augment
         if not augment:
             return Shard(normalise(inputs, dataset, problem.dtype), targets, plan)
-        # Fixed batches have one pass, because g(x) and g(y) must see the same augmented samples in every epoch.
+        # Fixed batches are augmented only once: g(x) and g(y) must see the same augmented samples in every epoch.
         passes = len(plan.members) // plan.per_epoch
         rng = stream(problem.config.seed, "augment", client, orders.round_index)
         draws = [draw(rng, len(rows), augment) for _ in range(passes)]

@@ -90,7 +90,7 @@ def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _still_valid(table: str, under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table without settings that `over` excludes or that its new choice, such as a method, does not have."""
+    """Return `under` without settings that `over` excludes or that the choice in `over`, such as a method, lacks."""
     kept = dict(under)
     choice = CHOICES.get(table)
     if choice is not None and choice.key in over:

@@ -157,7 +157,7 @@ class Dirichlet(Partitioner):
         """Draw label proportions p_i from Dir(rho) for client i, then its labels from p_i without replacement.
 
         When a label runs out, p_i is restricted to the remaining labels. In each pass, all clients that need more
-        samples draw in a new random order. Every pass but the last exhausts a label, so there are at most `classes`.
+        samples draw in a new random order. Every pass but the last exhausts a label: at most `classes` passes.
         """
         n, clients = len(targets), self.clients
         size = min(n // clients, self.samples_per_client or n)

@@ -14,7 +14,7 @@ class Division:
     """Division of a model into blocks: either `groups` (layer names or prefixes) or `cuts` of equal size."""
 
     model: str
-    """The built-in model that the division is for, and its options, for the error message."""
+    """The built-in model that the division is for, and its options. Shown in the error message."""
     shared: Names
     groups: tuple[Names, ...] = ()
     cuts: int = 0

@@ -1,4 +1,4 @@
-"""Losses with the signature of torch.nn.functional: (outputs, targets, reduction)."""
+"""Losses with the same signature as those in torch.nn.functional: (outputs, targets, reduction)."""
 
 from torch import Tensor, nn
 

@@ -45,8 +45,8 @@ class ModelConfig(Section):
     dtype: Literal["float32", "float64"] = "float32"
     """Data type of parameters, gradients and inputs."""
     loss: str | Callable[..., Any] = "cross_entropy"
-    """The loss, or "package.module:callable" with the signature of torch.nn.functional: (outputs, targets,
-    reduction="mean" | "none"). binary_cross_entropy and sigmoid need two classes and one logit."""
+    """The loss, or "package.module:callable" that takes (outputs, targets, reduction="mean" | "none"), as the losses of
+    torch.nn.functional do. binary_cross_entropy and sigmoid need two classes and one logit."""
 
     @model_validator(mode="before")
     @classmethod

@@ -142,7 +142,7 @@ class Timing(Section):
     """Time of the whole round."""
     stage_seconds: Annotated[dict[str, float], Metric(by="stage")]
     """Time per stage of the last round. The stages are plan, broadcast, train, aggregate, evaluate (waiting only) and
-    checkpoint (the one saved before this record, because a checkpoint contains its own round's record)."""
+    checkpoint (the previous one: a checkpoint contains its own round's record)."""
     finished_at: float | None = None
     """Unix time at the end of the round."""
 

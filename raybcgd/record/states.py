@@ -1,6 +1,6 @@
 """Client states in files: one immutable file per client and version.
 
-A version is the index of the round that wrote it, plus 1. A new version never overwrites an old one, so nothing reads
+A version is the index of the round that wrote it, plus 1. A new version never overwrites an old one, and nothing reads
 the files of a round that did not commit. The files outlive hosts and nodes, and checkpoints refer to them.
 """
 

@@ -111,7 +111,7 @@ class Aggregator:
             self._counts[number] += 1
         squares = self._measure(getattr(terms, self._displacement), group)
         for field, values in zip(self._fields, terms, strict=True):
-            # A non-finite value makes the sum non-finite. So does an overflow, so check the values themselves.
+            # A non-finite value makes the sum non-finite, but so does an overflow. Only then check every value.
             total = squares if field.name == self._displacement else float(values.sum())
             if not math.isfinite(total) and not bool(torch.isfinite(values).all()):
                 where = "" if block is None else f" for block {block}"

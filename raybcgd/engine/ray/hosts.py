@@ -19,7 +19,7 @@ from raybcgd.problem import Problem
 from raybcgd.record.states import StateFolder
 
 LOST = (RayActorError, ActorUnavailableError, ActorUnschedulableError, ObjectLostError)
-"""The exceptions of a call whose host is lost."""
+"""The exceptions that a call raises if its host is lost."""
 _NODE_CHECK_SECONDS = 1.0
 """Time between two checks for new nodes."""
 _KEEP_ROUNDS = 10
@@ -165,7 +165,7 @@ class HostGroup:
             self._start(max(self.in_slot) + 1)
 
     def _release(self, count: int) -> None:
-        """Stop hosts: first those without a node, then those on the node with the fewest, so that nodes become idle."""
+        """Stop hosts: first those without a node, then those on the node with the fewest hosts, to make nodes idle."""
         for _ in range(count):
             per_node = Counter(host.place.node for host in self.all.values() if host.place is not None)
             number = min(self.all, key=lambda n: per_node[place.node] if (place := self.all[n].place) else 0)
