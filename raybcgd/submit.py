@@ -124,7 +124,7 @@ async def _follow_log(client: JobSubmissionClient, job: SubmittedJob, write: Cal
 
 @contextlib.contextmanager
 def _cluster_errors(address: str | None) -> Iterator[None]:
-    """Report in one line that a cluster does not answer or refuses a request."""
+    """Report in one line that a cluster refuses a request or does not answer."""
     try:
         yield
     except (RunError, ConfigError):

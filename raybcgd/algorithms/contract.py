@@ -260,7 +260,7 @@ def _upload_mistakes(owner: str, fields: dict[str, tuple[Field, ...]]) -> Iterat
 
 
 def _mark_mistakes(path: str, fields: tuple[Field, ...], required: bool) -> Iterator[str]:
-    """Check that no tuple has a mark twice, except `Summed`. `required`: it must have a displacement."""
+    """Check that no mark but `Summed` is repeated and, if `required`, that there is a displacement."""
     found = {mark: [field.name for field in fields if mark in field.marks] for mark in Mark}
     for mark, names in found.items():
         if len(names) > 1 and mark is not Mark.SUMMED:

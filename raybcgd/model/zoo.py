@@ -99,5 +99,5 @@ def _check_options(config: ModelConfig, accepted: list[str]) -> None:
     if unknown:
         takes = f"accepts {', '.join(accepted)}" if accepted else "accepts no options"
         raise ConfigError(
-            f"model.options has {', '.join(unknown)}, but {MODELS.name_of(config.name)} {takes}; remove or rename it"
+            f"model.options has {', '.join(unknown)}, but {MODELS.name_of(config.name)} {takes}; correct the names"
         )
