@@ -14,7 +14,7 @@ from raybcgd.model.convolutional import image_shape
 from raybcgd.model.initialise import he
 from raybcgd.model.norm_layers import Norm, norm_layer
 
-# Per model: channels of the convolutions, numbers (from 1) of those after a pool, widths of the hidden linear layers.
+# Per model: channels of the convolutions, which of them (from 1) follow a pool, widths of the hidden linear layers.
 _VGG = {
     "vgg11": ((64, 128, 256, 256, 512, 512, 512, 512), (2, 3, 5, 7), (1024, 1024)),
     "vgg19": ((64, 64, 128, 128, *(256,) * 4, *(512,) * 8), (3, 5, 9, 13), (512, 256)),

@@ -142,7 +142,7 @@ class Timing(Section):
     """Time of the whole round."""
     stage_seconds: Annotated[dict[str, float], Metric(by="stage")]
     """Time per stage of the last round. The stages are plan, broadcast, train, aggregate, evaluate (waiting only) and
-    checkpoint (the previous one: a checkpoint contains its own round's record)."""
+    checkpoint. The last is the time of the previous checkpoint: a round's record is written before its checkpoint."""
     finished_at: float | None = None
     """Unix time at the end of the round."""
 

@@ -25,7 +25,7 @@ class TopK(Codec):
     """Fraction of the values to send per field, at least one value. Default: 0.01, unless `k` is set."""
     error_feedback: bool = True
     """Keep unsent values for later uploads. Turn it off with control variates (SCAFFOLD, FedPVR, FedBCGD+): c_i already
-    compensates for unsent values, and correcting the same error twice diverges."""
+    compensates for unsent values, and training with both diverges."""
 
     @model_validator(mode="after")
     def _check_one_limit(self) -> Self:
