@@ -95,7 +95,7 @@ def run(
 
 
 def _confirmed(records: Iterator[RoundRecord], config: Config, folder: RunFolder) -> Iterator[RoundRecord]:
-    """Yield the records. Write the config only after the first one, because a resume may be refused before it."""
+    """Yield the records. Write the config after the first record: a resume can be refused before that."""
     first = next(records, None)
     write_atomic(folder.config, config.to_toml())
     if first is not None:

@@ -54,7 +54,7 @@ class Gradients(Protocol):
         """Return the fraction of the client's samples in a batch of the first epoch."""
 
     def pick(self, kept: Tensor, step: int) -> Tensor:
-        """Return the vector for the batch of a step from `kept`, which has one vector per batch."""
+        """Return the entry of `kept`, which has one vector per batch, for the batch of a step."""
 
     def active(self, step: int) -> Tensor | None:
         """Return 1 for clients that have this step and 0 for those that have finished. None if all have it."""

@@ -90,7 +90,7 @@ def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _still_valid(table: str, under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `under` without settings that `over` excludes or that the choice in `over`, such as a method, lacks."""
+    """Remove from `under` what `over` excludes, and what the choice in `over`, such as a method, does not have."""
     kept = dict(under)
     choice = CHOICES.get(table)
     if choice is not None and choice.key in over:

@@ -1,4 +1,4 @@
-"""Evaluate the global model in fixed pieces of test data, so that the result does not depend on the hosts."""
+"""Evaluate the global model on fixed pieces of the test data, so that the result does not depend on the hosts."""
 
 from collections.abc import Sequence
 
