@@ -37,7 +37,19 @@ class StateCache:
         spilled = self._spilled.get(client)
         return spilled[1] if spilled is not None and spilled[0] == ref else self._folder.read(client, ref)
 
-    def put(self, client: int, version: int, state: State) -> StateRef:
+    def end_call(self):
+        pass
+
+    def flush(self):
+        pass
+
+    def put(self, clients, version, states):
+        return [
+            self.put1(c, version, {n: np.ascontiguousarray(a[k]) for n, a in states.items()})
+            for k, c in enumerate(clients)
+        ]
+
+    def put1(self, client: int, version: int, state: State) -> StateRef:
         """Write a new version to its file and cache it. It becomes valid when the round commits."""
         ref = self._folder.write(client, version, state)
         self._spilled.pop(client, None)

@@ -155,7 +155,7 @@ class Lab:
         self._count += 1
         host = ClientHost(problem, data, str(self._folder / f"states-{self._count}"), torch.device("cpu"))
         arrays = {name: vector.numpy() for name, vector in down._asdict().items()}
-        (outcome,) = host.train([ClientTask(client, block)], arrays, plan.orders)
+        (outcome,) = host.train([ClientTask(client, block)], arrays, plan.orders).outcomes
         assert outcome.error is None, outcome.error
         return problem, outcome.payload
 
