@@ -20,10 +20,11 @@ from raybcgd.client.training import LocalWork
 from raybcgd.data.augment import apply, draw
 from raybcgd.data.normalise import normalise
 from raybcgd.errors import RunError, named_line
-from raybcgd.messages import FRESH, ClientTask, HostLoad, Outcome, Piece, RoundOrders, Score, StateRef
+from raybcgd.messages import FRESH, ClientTask, HostLoad, Outcome, Piece, RoundOrders, Score
 from raybcgd.problem import Data, Problem
 from raybcgd.randomness import seed_of, stream
-from raybcgd.record.states import State, StateFolder
+from raybcgd.record.state_layout import State
+from raybcgd.record.states import SegmentFolder
 from raybcgd.wire.upload import put, restrict, take
 
 _UNUSED = stream(0)
@@ -61,9 +62,11 @@ class ClientHost:
         self._problem, self._data, self._device = problem, data, device
         self._algorithm = problem.algorithm
         self._flat = problem.flat_model(device)
-        self._zero = torch.zeros(problem.layout.size, dtype=problem.dtype)
-        budget = int(problem.config.hosts.state_memory_mb * 2**20)
-        self._states = StateCache(StateFolder(state_address), budget) if problem.keeps_state else None
+        self._states = None
+        if problem.keeps_state:
+            folder = SegmentFolder(state_address, problem.state_layout)
+            budget = int(problem.config.hosts.state_memory_mb * 2**20)
+            self._states, self._fresh = StateCache(folder, budget, problem.clients), problem.fresh_row()
         self._edges: tuple[int, ...] | None = None
         self._wire = problem.wire
         self._masks: dict[tuple[Kind, int | None], Tensor] = {}
@@ -76,6 +79,8 @@ class ClientHost:
         outcomes: list[Outcome] = []
         for start, stop in pairwise(cuts):
             outcomes += self._train_isolated(tasks[start:stop], broadcast, orders)
+        if self._states is not None:
+            self._states.flush()  # the round may commit as soon as the server has these outcomes
         on_device = torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
         load = HostLoad(0 if self._states is None else self._states.bytes, on_device)
         return [outcome._replace(load=load) for outcome in outcomes]
@@ -118,10 +123,14 @@ class ClientHost:
         started = time.perf_counter()
         trained = self._run_client_rule(tasks, down, orders)
         sent = [self._upload_and_settle(one, down, orders) for one in trained]
+        refs = [FRESH] * len(tasks)
+        if self._states is not None:
+            rows = self._problem.state_layout.pack([state for _, state in sent])
+            refs = self._states.put(orders.round_index, [task.client for task in tasks], rows)
         per_step = (time.perf_counter() - started) / sum(one.steps for one in trained)
         return [
-            Outcome(one.task.client, payload, state, one.steps * per_step, one.loss)
-            for one, (payload, state) in zip(trained, sent, strict=True)
+            Outcome(one.task.client, payload, ref, one.steps * per_step, one.loss)
+            for one, (payload, _), ref in zip(trained, sent, refs, strict=True)
         ]
 
     def _run_client_rule(self, tasks: Sequence[ClientTask], down: Any, orders: RoundOrders) -> list[_Trained]:
@@ -129,7 +138,7 @@ class ClientHost:
         problem, stacked = self._problem, bool(self._problem.stack)
         shards = [self._shard(task.client, orders) for task in tasks]
         steps = [len(shard.schedule.order) for shard in shards]
-        states = [self._state(task) for task in tasks]
+        states = self._committed(tasks)
         gradients: Gradients
         if stacked:
             rows = problem.config.local.batch_size
@@ -174,39 +183,37 @@ class ClientHost:
 
         return Shard(augmented(0), targets, plan, augmented if passes > 1 else None)
 
-    def _state(self, task: ClientTask) -> State:
-        """Return the client's committed arrays: the algorithm's state and the codec's residuals."""
+    def _committed(self, tasks: Sequence[ClientTask]) -> list[State]:
+        """Return the clients' committed arrays: the algorithm's state and the codec's residuals."""
         if self._states is None:
-            return {}
-        if task.state == FRESH:
-            fresh = self._algorithm.client_init(self._zero, self._problem.data_phases)._asdict()
-            state = {f"algorithm.{name}": values.numpy() for name, values in fresh.items()}
-            return {**state, **self._wire.initial_residuals()}
-        return self._states.get(task.client, task.state)
+            return [{} for _ in tasks]
+        rows = self._states.gather([(task.client, task.state) for task in tasks], self._fresh)
+        views = self._problem.state_layout.views(rows)
+        return [{name: view[number] for name, view in views.items()} for number in range(len(tasks))]
 
     def _gather(self, states: Sequence[State], stacked: bool) -> Any:
         """Return the algorithm's client state on the device. A stack has one row per client."""
         values = []
         for name in self._algorithm.Client._fields:
             rows = [state[f"algorithm.{name}"] for state in states]
-            value = np.stack(rows) if stacked else np.require(rows[0], requirements="W")
+            value = np.stack(rows) if stacked else rows[0]
             values.append(torch.from_numpy(value).to(self._device))
         return self._algorithm.Client(*values)
 
-    def _upload_and_settle(self, trained: _Trained, down: Any, orders: RoundOrders) -> tuple[np.ndarray, StateRef]:
-        """Encode an upload, settle the client's state with the values that the server will decode, and store it."""
+    def _upload_and_settle(self, trained: _Trained, down: Any, orders: RoundOrders) -> tuple[np.ndarray, State]:
+        """Encode an upload, and settle the client's state with the values that the server will decode."""
         wire, client, block = self._wire, trained.task.client, trained.task.block
         draws = self._problem.codec.draws
         rng = stream(self._problem.config.seed, "codec", client, orders.round_index) if draws else _UNUSED
         values = wire.add_residuals(wire.select(trained.upload, block), trained.before, block)
         payload = wire.encode(values, rng)
         if self._states is None:
-            return payload, FRESH
+            return payload, {}
         sent = wire.decode(payload, block)
         terms = self._terms(sent, block, trained.steps, down, orders)
         slices = wire.coordinates(block)
         settled = self._algorithm.settle(restrict(trained.new, slices), terms)
-        kept: State = wire.updated_residuals(values, sent, trained.before, block)
+        kept = wire.updated_residuals(values, sent, trained.before, block)
         for field, whole, changed in zip(declared(self._algorithm.Client), trained.new, settled, strict=True):
             if field.per_coordinate:
                 result = whole.cpu().clone()
@@ -218,7 +225,7 @@ class ClientHost:
                     found = f"Client.{field.name} is {field.kind.value}, but its value is {changed.tolist()}"
                     raise RunError(f"{found}; return integers")
             kept[f"algorithm.{field.name}"] = result.numpy()
-        return payload, self._states.put(client, orders.round_index + 1, kept)
+        return payload, kept
 
     def _terms(self, sent: Any, block: int | None, steps: int, down: Any, orders: RoundOrders) -> Any:
         """Compute the terms of an upload exactly as the server does."""
