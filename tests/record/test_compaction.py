@@ -118,11 +118,14 @@ def test_a_failed_compaction_does_not_stop_the_run(
     tmp_path: Path, eager: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     work = Rounds(tmp_path)
-    for _ in range(3):
+    for _ in range(20):
         work.run()
-    path = Path(work.folder.path(work.ledger.names[0]))
+    number = compaction.poor_segments(work.ledger, LAYOUT.row_bytes)[0]
+    row = work.ledger.rows[work.ledger.segments == number][0]
+    path = Path(work.folder.path(work.ledger.names[number]))
     content = path.read_bytes()
-    path.write_bytes(content[:20] + b"!!!" + content[23:])
+    start = 16 + row * LAYOUT.row_bytes
+    path.write_bytes(content[:start] + b"!!!" + content[start + 3 :])
     for _ in range(2):
         work.checkpoints.maintain(work.ledger, work.rounds)
         wait_for(work.checkpoints._compactor)
@@ -146,6 +149,7 @@ def test_a_run_ends_without_waiting_for_compaction(tmp_path: Path, eager: None, 
         work.run()
     started = time.monotonic()
     work.checkpoints.maintain(work.ledger, work.rounds)
+    assert len(work.checkpoints._compactor.in_use) > 20
     work.checkpoints.close()
     assert time.monotonic() - started < 1.0, "all batches would take more than 2 s"
     assert not any(is_merged(name) for name in work.folder.names(parts=True))
