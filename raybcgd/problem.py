@@ -153,7 +153,7 @@ class Problem:
     @cached_property
     def keeps_state(self) -> bool:
         """Whether clients keep anything between rounds."""
-        return self.codec.remembers or bool(self.algorithm.Client._fields)
+        return self.state_layout.row_bytes > 0
 
     @cached_property
     def state_layout(self) -> StateLayout:

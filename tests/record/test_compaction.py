@@ -1,6 +1,8 @@
 """Compaction: few files, the same states, and a run that can be killed at any time."""
 
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -171,3 +173,46 @@ def test_a_run_with_compaction_gives_the_same_bits_and_resumes(tmp_path: Path, e
     interrupted(tmp_path / "parts", after=15, rounds=24)
     parts = run(small(rounds=24), out=tmp_path / "parts", resume=True)
     assert parts.summary["sha256"] == plain.summary["sha256"]
+
+
+CRASHING = """
+import os, sys
+from raybcgd import run
+from raybcgd.record import checkpoint, compaction, ledger, states
+from tests.conftest import small
+
+compaction.MAX_POOR, compaction._BATCH_BYTES = 3, 10_000
+left = int(sys.argv[2])
+
+def crashing(owner, name):
+    function = getattr(owner, name)
+    def call(*arguments):
+        global left
+        left -= 1
+        if left == 0:
+            os._exit(9)
+        return function(*arguments)
+    setattr(owner, name, call)
+
+for owner, names in (
+    (states.SegmentFile, ("append", "close")),
+    (states.SegmentFolder, ("create", "remove")),
+    (ledger.Ledger, ("commit", "move", "forget")),
+    (checkpoint, ("write_file",)),
+):
+    for name in names:
+        crashing(owner, name)
+run(small(rounds=24), out=sys.argv[1], resume=os.path.exists(sys.argv[1] + "/config.toml"))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_run_that_is_killed_at_any_step_resumes_with_the_same_bits(tmp_path: Path, seed: int) -> None:
+    out, rng = tmp_path / "run", random.Random(seed)
+    for _ in range(4):
+        command = [sys.executable, "-c", CRASHING, str(out), str(rng.randint(10, 40))]
+        assert subprocess.run(command, check=False).returncode == 9
+    killed = run(small(rounds=24), out=out, resume=True)
+    assert killed.summary["sha256"] == run(small(rounds=24), out=tmp_path / "whole").summary["sha256"]
+    assert [record.round for record in killed.records] == list(range(24))
