@@ -16,9 +16,10 @@ from raybcgd.record.states import SegmentFolder, new_name
 log = logging.getLogger(__name__)
 
 MAX_POOR = 64
-"""Poor segments that a run may have: those with few states, or with less than half of their states still needed."""
-_FEW = 32
-"""A segment with less than one of this many parts of all states has few states."""
+"""Poor segments that a run may have: small ones, and those with less than half of their states still needed."""
+_SMALL_SHARE = 1 / 32
+_SMALL_BYTES = 2**26
+"""A segment is small if it holds less than this, and less than this share of all states. Copying more does not pay."""
 _MAX_DEAD_BYTES = 2**28
 """Superseded states in poor segments, beyond the size of all committed states, that are not worth the copying."""
 _BATCH_BYTES = 2**24
@@ -32,6 +33,8 @@ class _Job(NamedTuple):
     """The new segment."""
     clients: np.ndarray
     refs: Sequence[StateRef]
+    segments: set[str]
+    """The new segment and those that are copied."""
     result: "Future[None]"
 
 
@@ -51,7 +54,7 @@ class Compactor:
     @property
     def in_use(self) -> set[str]:
         """The segments that a compaction reads or writes."""
-        return set() if self._job is None else {self._job.name, *(ref.segment for ref in self._job.refs)}
+        return set() if self._job is None else self._job.segments
 
     def step(self, ledger: Ledger, rounds: int) -> None:
         """Use the result of a finished compaction, or start one if it is due."""
@@ -70,9 +73,12 @@ class Compactor:
     def _start(self, ledger: Ledger, poor: Sequence[int], rounds: int) -> None:
         clients = np.flatnonzero(np.isin(ledger.segments, poor))
         clients = clients[np.lexsort((ledger.rows[clients], ledger.segments[clients]))]
-        refs = [ledger[client] for client in clients.tolist()]
+        segments = [ledger.names[number] for number in ledger.segments[clients].tolist()]
+        places = zip(segments, ledger.rows[clients].tolist(), ledger.checksums[clients].tolist(), strict=True)
+        refs = [StateRef(*place) for place in places]
         name = new_name(max(0, rounds - 1), merged=True)
-        self._job = _Job(name, clients, refs, self._thread.submit(self._copy, name, clients.tolist(), refs))
+        result = self._thread.submit(self._copy, name, clients.tolist(), refs)
+        self._job = _Job(name, clients, refs, {name, *segments}, result)
 
     def _copy(self, name: str, clients: Sequence[int], refs: Sequence[StateRef]) -> None:
         """Copy states to a new segment, in batches of bounded size."""
@@ -101,7 +107,8 @@ class Compactor:
 def poor_segments(ledger: Ledger, row_bytes: int) -> list[int]:
     """Return the segments to merge, as positions in `ledger.names`: none if compaction is not due."""
     live, sizes = ledger.live(), np.array(ledger.sizes, dtype=np.int64)
-    poor = (live > 0) & ((2 * live < sizes) | (_FEW * live < live.sum()))
+    small = live < min(_SMALL_SHARE * live.sum(), _SMALL_BYTES / row_bytes)
+    poor = (live > 0) & ((2 * live < sizes) | small)
     dead_bytes = int((sizes - live)[poor].sum()) * row_bytes
     due = poor.sum() > MAX_POOR or dead_bytes > max(int(live.sum()) * row_bytes, _MAX_DEAD_BYTES)
     return np.flatnonzero(poor).tolist() if due else []

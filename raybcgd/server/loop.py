@@ -169,13 +169,12 @@ class TrainingLoop:
         )
         record = record.model_copy(update={"quality": quality, "timing": timing})
         self._log.append(record)
-        self._saving_seconds = 0.0
+        started = time.perf_counter()
         if pending.position is not None:
-            started = time.perf_counter()
-            position = replace(pending.position, log=self._log.content())
-            self._checkpoints.save(position)
-            self._saving_seconds, self._saved_at = time.perf_counter() - started, time.time()
+            self._checkpoints.save(replace(pending.position, log=self._log.content()))
+            self._saved_at = time.time()
         self._checkpoints.maintain(self._state.ledger, self._state.rounds)
+        self._saving_seconds = time.perf_counter() - started
         yield record
 
 

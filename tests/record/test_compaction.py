@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from raybcgd import RoundRecord, run
+from raybcgd.messages import StateRef
 from raybcgd.record import compaction
 from raybcgd.record.checkpoint import Checkpoints, Position
 from raybcgd.record.compaction import Compactor
@@ -104,16 +105,25 @@ def test_a_large_run_merges_only_small_and_mostly_dead_segments() -> None:
         clients = rng.permutation(100_000)[:1000]
         for call in range(16):
             some = clients[call * 62 : call * 62 + 62].tolist()
-            ledger.commit({client: compaction.StateRef(f"{index}-{call}", row, 0) for row, client in enumerate(some)})
+            ledger.commit({client: StateRef(f"{index}-{call}", row, 0) for row, client in enumerate(some)})
         ledger.forget(set(ledger.names) - ledger.needed())
         if poor := compaction.poor_segments(ledger, row_bytes=31_000):
             moved = np.flatnonzero(np.isin(ledger.segments, poor))
             ledger.move(moved, [ledger[client] for client in moved.tolist()], f"{index}-merged")
             copied += len(moved)
         most = max(most, len(ledger.needed()))
-    assert most <= compaction.MAX_POOR + 32 + 16
+    assert most <= compaction.MAX_POOR + 100_000 * 31_000 // 2**26 + 16
     assert copied < 3 * 400 * 992, "each state is copied a few times at most"
     assert ledger.stored_rows < 4 * 100_000
+
+
+@pytest.mark.parametrize(("row_bytes", "due"), [(31_000, True), (2**26, False)])
+def test_segments_are_merged_because_they_are_small_and_not_because_they_hold_few_rows(
+    row_bytes: int, due: bool
+) -> None:
+    ledger = Ledger.fresh(1000)
+    ledger.commit({client: StateRef(f"segment-{client // 2}", client % 2, 0) for client in range(1000)})
+    assert bool(compaction.poor_segments(ledger, row_bytes)) == due
 
 
 def test_a_failed_compaction_does_not_stop_the_run(
