@@ -7,13 +7,14 @@ import numpy as np
 
 
 class StateRef(NamedTuple):
-    """A committed client state: its version and the checksum of its file."""
+    """A client state: a row of a segment file, and the CRC-32 of the row."""
 
-    version: int
+    segment: str
+    row: int
     checksum: int
 
 
-FRESH = StateRef(-1, 0)
+FRESH = StateRef("", -1, 0)
 """The state of a client that has not taken part yet."""
 
 

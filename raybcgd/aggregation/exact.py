@@ -10,8 +10,8 @@ W = 53 - s this is at most 2^52 g_k, so no addition rounds.
 Proof that the split is exact. (r + C) - C with C = 1.5 * 2^52 g rounds r to a multiple of g if |r| <= 2^51 g, because
 r + C lies between 2^52 g and 2^53 g, where the spacing of float64 numbers is g, and the subtraction is exact. The
 highest level k is chosen such that |r| <= 2^(W - 1) g_k, and W <= 51. The rest r - round(r) is at most g_k / 2 in
-magnitude, which is 2^(W - 1) g_(k - 1), as level k - 1 requires. It is exact, because it is a multiple of the spacing of
-r and not larger than r.
+magnitude, which is 2^(W - 1) g_(k - 1), as level k - 1 requires. It is exact, because it is a multiple of the spacing
+of r and not larger than r.
 
 At the end, the levels are added from the highest to the lowest. The result is a function of the set of addends.
 

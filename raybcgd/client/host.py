@@ -36,7 +36,8 @@ from raybcgd.messages import (
 )
 from raybcgd.problem import Data, Problem
 from raybcgd.randomness import seed_of
-from raybcgd.record.states import State, StateFolder
+from raybcgd.record.state_layout import State
+from raybcgd.record.states import SegmentFolder
 from raybcgd.wire.upload import Wire
 
 
@@ -70,8 +71,11 @@ class ClientHost:
         self._algorithm = problem.algorithm
         self._flat = problem.flat_model(device)
         self._shards = Shards(problem, data, device)
-        budget = int(problem.config.hosts.state_memory_mb * 2**20)
-        self._states = StateCache(StateFolder(state_address), budget) if problem.keeps_state else None
+        self._states = None
+        if problem.keeps_state:
+            folder = SegmentFolder(state_address, problem.state_layout)
+            budget = int(problem.config.hosts.state_memory_mb * 2**20)
+            self._states, self._fresh = StateCache(folder, budget, problem.clients), problem.fresh_row()
         self._round: _Round | None = None
         self._masks: dict[tuple[Kind, int | None], Tensor] = {}
 
@@ -166,7 +170,7 @@ class ClientHost:
         sent = rnd.uploads.send(trained)
         refs = [FRESH] * len(tasks)
         if self._states is not None:
-            refs = self._states.put([task.client for task in tasks], rnd.orders.round_index + 1, trained.states)
+            refs = self._states.put(rnd.orders.round_index, [task.client for task in tasks], trained.rows)
         if rnd.orders.reduce:  # last, because nothing that was added can be taken back
             self._add(sent, tasks, rnd)
         per_step = (time.perf_counter() - started) / sum(trained.steps)
@@ -194,8 +198,8 @@ class ClientHost:
         gradients: Gradients
         if stacked:
             size = problem.config.local.batch_size
-            rows = problem.largest_client if size == "full" else min(size, problem.largest_client)
-            gradients = ClientStack(self._flat, problem.loss, shards, rows)
+            batch_rows = problem.largest_client if size == "full" else min(size, problem.largest_client)
+            gradients = ClientStack(self._flat, problem.loss, shards, batch_rows)
         else:
             torch.manual_seed(seed_of(problem.config.seed, "torch", tasks[0].client, orders.round_index))
             gradients = OneClient(self._flat, problem.loss, shards[0])
@@ -209,26 +213,19 @@ class ClientHost:
             data_phase=orders.data_phase,
             anchor_bytes=int(problem.config.local.anchor_memory_mb * 2**20),
         )
-        states = self._gather(tasks)
+        rows, states = self._gather(tasks)
         arrays = [states[f"algorithm.{name}"] for name in self._algorithm.Client._fields]
         mine = self._algorithm.Client(*(torch.from_numpy(a if stacked else a[0]).to(self._device) for a in arrays))
         upload, new = self._algorithm.client_rule(work, rnd.down, mine)
         losses = work.training_loss().reshape(-1).tolist()
-        return Trained(tasks, upload, mine, new, states, steps, losses, stacked)
+        return Trained(tasks, upload, mine, new, rows, states, steps, losses, stacked)
 
-    def _gather(self, tasks: Sequence[ClientTask]) -> State:
-        """Return the clients' committed states: the algorithm's and the codec's residuals, one row per client."""
+    def _gather(self, tasks: Sequence[ClientTask]) -> tuple[np.ndarray, State]:
+        """Return a copy of the clients' committed states, as rows and as the arrays in them."""
         if self._states is None:
-            return {}
-        fresh = self._algorithm.client_init(
-            torch.zeros(self._problem.layout.size, dtype=self._problem.dtype), self._problem.data_phases
-        )._asdict()
-        fresh = {
-            **{f"algorithm.{name}": values.numpy() for name, values in fresh.items()},
-            **self._problem.wire.initial_residuals(),
-        }
-        each = [fresh if t.state == FRESH else self._states.get(t.client, t.state) for t in tasks]
-        return {name: np.stack([e[name] for e in each]) for name in fresh}
+            return np.empty((0, 0), dtype=np.uint8), {}
+        rows = self._states.gather([(task.client, task.state) for task in tasks], self._fresh)
+        return rows, self._problem.state_layout.views(rows)
 
     def _own(self, blocks: Sequence[int | None], stacked: bool, wire: Wire) -> Tensor:
         masks = [self._mask(Kind.OWN, block, wire) for block in blocks]

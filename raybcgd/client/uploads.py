@@ -13,7 +13,7 @@ from raybcgd.errors import RunError
 from raybcgd.messages import ClientTask, RoundOrders, Traffic
 from raybcgd.problem import Problem
 from raybcgd.randomness import stream
-from raybcgd.record.states import State
+from raybcgd.record.state_layout import State
 from raybcgd.wire.upload import Values, Wire, restrict
 
 _UNUSED = stream(0)
@@ -29,8 +29,10 @@ class Trained(NamedTuple):
     """The client states that the client rule received."""
     new: Any
     """The client states that it returned."""
+    rows: np.ndarray
+    """Their states as bytes, one row per client: overwritten by the new states."""
     states: State
-    """The arrays of all states, with one row per client: overwritten by the new states."""
+    """The arrays in these rows."""
     steps: list[int]
     losses: list[float]
     stacked: bool
@@ -129,7 +131,7 @@ class Uploads:
         changed = changed.reshape(count, *field.shape(0, self._problem.data_phases))
         result = changed.to(field.dtype(self._wire.dtype))
         if not result.is_floating_point() and bool((result != changed).any()):
-            found = f"Client.{field.name} is {field.kind.value}, but its value is {changed.tolist()}"
+            found = f"Client.{field.name} is {field.kind.value}, but its value is {changed[0].tolist()}"
             raise RunError(f"{found}; return integers")
         return _array(result, tuple(result.shape))
 

@@ -212,7 +212,7 @@ def _record(problem: Problem, plan: RoundPlan, before: RunState, trained: _Train
         traffic=traffic,
         blocks=blocks,
         timing=Timing(seconds=sum(laps.values()), stage_seconds={**laps, **corrected}),
-        hosts=hosts.model_copy(update={"state_disk_bytes": before.ledger.files * problem.state_bytes}),
+        hosts=hosts.model_copy(update={"state_disk_bytes": before.ledger.stored_rows * problem.state_layout.row_bytes}),
     )
 
 

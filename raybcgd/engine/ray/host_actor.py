@@ -10,7 +10,7 @@ import torch
 from raybcgd.client.host import ClientHost
 from raybcgd.messages import CallResult, ClientTask, Piece, RoundOrders, Score, SumKey
 from raybcgd.problem import Data, Problem
-from raybcgd.record.states import StateFolder
+from raybcgd.record.states import SegmentFolder
 
 
 class HostPlace(NamedTuple):
@@ -31,7 +31,7 @@ class HostActor:
         torch.set_num_threads(1)
         context = ray.get_runtime_context()
         gpus = tuple(context.get_accelerator_ids().get("GPU", ()))
-        self._place = HostPlace(context.get_node_id(), gpus, StateFolder(state_address).seen)
+        self._place = HostPlace(context.get_node_id(), gpus, SegmentFolder(state_address, problem.state_layout).seen)
         # A logical GPU without a device: the host runs on the CPU.
         on_gpu = bool(gpus) and torch.accelerator.is_available()
         device = torch.accelerator.current_accelerator() if on_gpu else None

@@ -16,7 +16,7 @@ from raybcgd.engine.ray.placement import describe_resources, host_count, host_ne
 from raybcgd.errors import ConfigError, RunError, last_line
 from raybcgd.messages import ClientTask, HostLoad
 from raybcgd.problem import Problem
-from raybcgd.record.states import StateFolder
+from raybcgd.record.states import SegmentFolder
 
 LOST = (RayActorError, ActorUnavailableError, ActorUnschedulableError, ObjectLostError)
 """The exceptions that a call raises if its host is lost."""
@@ -56,7 +56,7 @@ class HostGroup:
         self._actor_class = actor_class
         self._config = problem.config.hosts
         if problem.keeps_state:
-            StateFolder(state_address).make()
+            SegmentFolder(state_address, problem.state_layout).make()
         nodes = node_resources()
         self._needs = host_needs(self._config, nodes)
         self._wanted = host_count(self._config, self._needs, nodes, problem.cohort_size, problem.clients)
