@@ -92,6 +92,7 @@ def test_a_damaged_checkpoint_is_skipped(
         result = run(small(rounds=8), out=out, resume=True)
     assert result.summary["sha256"] == uninterrupted
     assert re.search(r"skipping the damaged checkpoint of round 6 \(.*\)", caplog.text)
+    assert "starts again" not in caplog.text, "the checkpoint before is intact"
 
 
 def newest_segment(folder: Path, index: int) -> Path:
