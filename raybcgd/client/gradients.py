@@ -1,18 +1,24 @@
 """Minibatch gradients: of one client by autograd, or of a stack of clients by vmap."""
 
+from collections import Counter
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from raybcgd.client.batches import stacked
 from raybcgd.client.shards import Shard, gathered
 from raybcgd.model.flat import FlatModel
 
 Loss = Callable[..., Tensor]
+
+_RECORD_AFTER = 20
+"""Number of gradients of the same shape after which their operations are recorded. Recording takes as long as about
+40 gradients of a small model."""
 
 
 class Gradients(Protocol):
@@ -92,6 +98,40 @@ class OneClient:
         return None
 
 
+class StackGradient:
+    """The gradients and losses of a stack of clients, one row each: vmap of autograd.
+
+    After some calls with the same shapes, the tensor operations are recorded. Later calls replay them, which takes less
+    time than vmap and gives the same bits.
+    """
+
+    def __init__(self, flat: FlatModel, loss: Loss) -> None:
+        def one(vector: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+            outputs = functional_call(flat.module, flat.named(vector), (inputs,))
+            return (loss(outputs, targets, reduction="none") * weights).sum() / weights.sum()
+
+        self._vmapped = vmap(grad_and_value(one))
+        self._calls: Counter[tuple[int, ...]] = Counter()
+        self._recorded: dict[tuple[int, ...], Callable[..., Any]] = {}
+
+    def __call__(self, y: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return one gradient and one loss per client."""
+        shape = tuple(weights.shape)
+        if shape not in self._recorded:
+            self._calls[shape] += 1
+            if self._calls[shape] == _RECORD_AFTER:
+                self._recorded[shape] = self._record(y, inputs, targets, weights)
+        compute: Callable[..., tuple[Tensor, Tensor]] = self._recorded.get(shape, self._vmapped)
+        return compute(y, inputs, targets, weights)
+
+    def _record(self, *arguments: Tensor) -> Callable[..., Any]:
+        try:
+            recorded: Callable[..., Any] = make_fx(self._vmapped)(*arguments)
+        except Exception:  # recording is experimental in torch, and nothing depends on it
+            return self._vmapped
+        return recorded
+
+
 class ClientStack:
     """Gradients of several clients, one row each.
 
@@ -99,29 +139,23 @@ class ClientStack:
     depend on the other clients in the stack.
     """
 
-    def __init__(self, flat: FlatModel, loss: Loss, shards: list[Shard], batch_rows: int) -> None:
-        self._shards, self._count = shards, len(shards)
+    def __init__(self, flat: FlatModel, gradient: StackGradient, shards: list[Shard], batch_rows: int) -> None:
+        self._gradient, self._shards, self._count = gradient, shards, len(shards)
         self._samples, self._rows = gathered(shards)
         plan = stacked([shard.schedule for shard in shards], self._rows, batch_rows)
         self.steps, self.batches = len(plan.step_rows), len(plan.batch_rows)
         dtype, device = flat.vector.dtype, flat.vector.device
-        self._step_rows, self._batch_rows, self._batch_of_step = (
-            torch.from_numpy(array).to(device) for array in (plan.step_rows, plan.batch_rows, plan.batch_of_step)
+        kept_rows = plan.batch_of_step * self._count + np.arange(self._count)
+        self._step_rows, self._batch_rows, self._kept_rows = (
+            torch.from_numpy(array).to(device) for array in (plan.step_rows, plan.batch_rows, kept_rows)
         )
         self._step_weights, self._batch_weights, self._fractions, self._active = (
             torch.from_numpy(array).to(device=device, dtype=dtype)
             for array in (plan.step_weights, plan.batch_weights, plan.fractions, plan.active)
         )
         self._everyone = [bool(row.all()) for row in plan.active]
-        self._clients = torch.arange(self._count, device=device)
         self._epochs, self._shown = plan.step_epochs, np.zeros(self._count, dtype=np.int64)
         self._augments = any(shard.augmented is not None for shard in shards)
-
-        def one(vector: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-            outputs = functional_call(flat.module, flat.named(vector), (inputs,))
-            return (loss(outputs, targets, reduction="none") * weights).sum() / weights.sum()
-
-        self._gradient_and_loss = vmap(grad_and_value(one))
 
     def start(self, x: Tensor) -> Tensor:
         return x.expand(self._count, -1).clone()
@@ -146,14 +180,13 @@ class ClientStack:
 
     def _at(self, y: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         inputs, targets = self._samples.take(rows)
-        gradient, loss = self._gradient_and_loss(y.expand(self._count, -1), inputs, targets, weights)
-        return gradient, loss
+        return self._gradient(y.expand(self._count, -1), inputs, targets, weights)
 
     def fraction(self, batch: int) -> Tensor:
         return self._fractions[batch]
 
     def pick(self, kept: Tensor, step: int) -> Tensor:
-        return kept[self._batch_of_step[step], self._clients]
+        return kept.flatten(0, 1).index_select(0, self._kept_rows[step])
 
     def active(self, step: int) -> Tensor | None:
         return None if self._everyone[step] else self._active[step]

@@ -15,7 +15,7 @@ from raybcgd.aggregation.exact import Levels
 from raybcgd.aggregation.reducer import Diverged, Reducer
 from raybcgd.algorithms.api import Task
 from raybcgd.algorithms.contract import Kind, displacement
-from raybcgd.client.gradients import ClientStack, Gradients, OneClient
+from raybcgd.client.gradients import ClientStack, Gradients, OneClient, StackGradient
 from raybcgd.client.shards import Shards
 from raybcgd.client.state_cache import StateCache
 from raybcgd.client.training import LocalWork
@@ -70,6 +70,7 @@ class ClientHost:
         self._problem, self._data, self._device = problem, data, device
         self._algorithm = problem.algorithm
         self._flat = problem.flat_model(device)
+        self._stack_gradient = StackGradient(self._flat, problem.loss)
         self._shards = Shards(problem, data, device)
         self._states = None
         if problem.keeps_state:
@@ -96,7 +97,7 @@ class ClientHost:
         outcomes: list[Outcome] = []
         for start, stop in pairwise(cuts):
             outcomes += self._train_isolated(tasks[start:stop], rnd)
-        if self._states is not None:
+        if self._states is not None and not hand_over:
             self._states.end_call()
         on_device = torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
         load = HostLoad(0 if self._states is None else self._states.bytes, on_device)
@@ -199,7 +200,7 @@ class ClientHost:
         if stacked:
             size = problem.config.local.batch_size
             batch_rows = problem.largest_client if size == "full" else min(size, problem.largest_client)
-            gradients = ClientStack(self._flat, problem.loss, shards, batch_rows)
+            gradients = ClientStack(self._flat, self._stack_gradient, shards, batch_rows)
         else:
             torch.manual_seed(seed_of(problem.config.seed, "torch", tasks[0].client, orders.round_index))
             gradients = OneClient(self._flat, problem.loss, shards[0])

@@ -4,6 +4,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ class SegmentWriter:
         self._folder = folder
         self._thread = ThreadPoolExecutor(1, "segment-writer")
         self._pending: deque[Future[None]] = deque()
+        self._deferred: list[Callable[[], None]] = []
+        """Steps that are not in the background thread yet. If `flush` comes next, it runs them without a thread."""
         self._name: str | None = None
         self._rows = 0
         # The background thread uses these two. The others read `_failed` only when the thread is idle.
@@ -36,20 +39,27 @@ class SegmentWriter:
         checksums = [zlib.crc32(row) for row in rows]
         refs = [StateRef(self._name, self._rows + number, checksum) for number, checksum in enumerate(checksums)]
         self._rows += len(rows)
-        self._submit(self._write, self._name, list(clients), rows, checksums)
+        self._start_deferred()
+        self._defer(self._write, self._name, list(clients), rows, checksums)
         return refs
 
     def end(self) -> None:
-        """Close the open segment. The next row starts another one."""
+        """Close the open segment, in the background. The next row starts another one."""
         if self._name is not None:
-            self._submit(self._close, self._name)
+            self._defer(self._close, self._name)
             self._name = None
+        self._start_deferred()
 
     def flush(self) -> None:
         """Close the open segment, and wait until everything is written. Raise the error of a write that failed."""
-        self.end()
+        if self._name is not None:
+            self._defer(self._close, self._name)
+            self._name = None
         while self._pending:
             self._pending.popleft().result()
+        for step in self._deferred:
+            step()
+        self._deferred.clear()
         if self._failed:
             name, error = self._failed.popitem()
             self._failed.clear()
@@ -58,10 +68,16 @@ class SegmentWriter:
                 "the storage, then resume the run"
             )
 
-    def _submit(self, work: Callable[..., None], *arguments: Any) -> None:
-        while len(self._pending) >= _MAX_PENDING:
-            self._pending.popleft().result()
-        self._pending.append(self._thread.submit(self._guarded, work, *arguments))
+    def _defer(self, work: Callable[..., None], *arguments: Any) -> None:
+        self._deferred.append(partial(self._guarded, work, *arguments))
+
+    def _start_deferred(self) -> None:
+        """Run the deferred steps in the background."""
+        for step in self._deferred:
+            while len(self._pending) >= _MAX_PENDING:
+                self._pending.popleft().result()
+            self._pending.append(self._thread.submit(step))
+        self._deferred.clear()
 
     def _guarded(self, work: Callable[..., None], name: str, *arguments: Any) -> None:
         """Run a step in the background. After a failed step, skip the rest of the segment."""

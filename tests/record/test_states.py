@@ -85,9 +85,9 @@ def test_writes_run_in_the_background_within_a_bound(folder: SegmentFolder, monk
 
     monkeypatch.setattr(SegmentFolder, "create", delayed)
     writer, rows = SegmentWriter(folder), random_rows(5)
-    refs = writer.append(0, [0], rows[:1]) + writer.append(0, [1], rows[1:2])  # does not wait for the files
+    refs = [ref for k in range(3) for ref in writer.append(0, [k], rows[k : k + 1])]  # does not wait for the files
     assert created.wait(10)
-    rest = threading.Thread(target=lambda: refs.extend(writer.append(0, [2], rows[2:3])))
+    rest = threading.Thread(target=lambda: refs.extend(writer.append(0, [3], rows[3:4])))
     rest.start()
     rest.join(0.2)
     assert rest.is_alive(), "a third write in flight waits"
@@ -95,7 +95,7 @@ def test_writes_run_in_the_background_within_a_bound(folder: SegmentFolder, monk
     allowed.set()
     rest.join()
     writer.flush()
-    np.testing.assert_array_equal(folder.read(list(enumerate(refs))), rows[:3])
+    np.testing.assert_array_equal(folder.read(list(enumerate(refs))), rows[:4])
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "remove"])
