@@ -97,8 +97,7 @@ def work(path: str, variant: str, x: Tensor, total: Tensor, pipe: Any) -> None:
 
 def _views(vector: Tensor, shapes: list[torch.Size]) -> list[Tensor]:
     return [
-        part.view(shape)
-        for part, shape in zip(vector.split([shape.numel() for shape in shapes]), shapes, strict=True)
+        part.view(shape) for part, shape in zip(vector.split([shape.numel() for shape in shapes]), shapes, strict=True)
     ]
 
 

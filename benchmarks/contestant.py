@@ -1,7 +1,7 @@
 """Contestants: simulators that run rounds of a workload when it is their turn.
 
-A contestant in a process of its own answers each line {"rounds": n} on stdin with a line of JSON: the time of each round
-in seconds, and the training loss of its global model after them. It stays up between its turns, so start-up is not
+A contestant in its own process answers each line {"rounds": n} on stdin with a line of JSON: the time of each round in
+seconds, and the training loss of its global model after them. It stays up between its turns, so start-up is not
 measured. This module needs only the standard library, because the environment of the peers imports it too.
 """
 
@@ -76,7 +76,7 @@ class Process:
         return turn
 
     def close(self) -> None:
-        """Close stdin, upon which the process ends."""
+        """Close stdin, which ends the process."""
         self._process.send_signal(signal.SIGCONT)
         assert self._process.stdin is not None
         self._process.stdin.close()

@@ -4,13 +4,15 @@
 
 Setting: two client actors with one CPU and one thread each, which keep the data and the model in memory, so that a
 client reads nothing from disk; convolutional models in channels_last; fused SGD; no evaluation; the grid polls for
-replies every 5 ms instead of every 100 ms; no log and no telemetry. Sampling, messages and aggregation are Flower's own.
+replies every 5 ms instead of every 100 ms; no log and no telemetry. Sampling, messages and aggregation are those of
+Flower.
 """
 
 import logging
 import os
 import sys
 import time
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -48,7 +50,7 @@ def server_app(bundle: Bundle) -> ServerApp:
 
             arrays = strategy.start(grid, arrays, num_rounds=rounds, evaluate_fn=mark).arrays
             bundle.module.load_state_dict(arrays.to_torch_state_dict())
-            seconds = [end - start for start, end in zip(ends, ends[1:], strict=False)]
+            seconds = [end - start for start, end in pairwise(ends)]
             return Turn(seconds, bundle.loss(bundle.module))
 
         serve(run)
