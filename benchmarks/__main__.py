@@ -2,7 +2,7 @@
 
     python -m benchmarks --cifar10 FOLDER --fashion-mnist FOLDER [--quick] [--only rounds scaling overheads]
 
-Parts that are not run keep their previous results.
+Parts that are not run keep their previous results, unless those are from a quick run.
 """
 
 import argparse
@@ -17,6 +17,8 @@ from typing import Any
 
 # Clusters on this machine for a few minutes: without this, Ray writes a token to the home folder.
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+# The same priority for all: by default, Ray lowers that of its workers.
+os.environ.setdefault("RAY_worker_niceness", "0")
 import ray
 import torch
 from rich.console import Console
@@ -80,6 +82,8 @@ def main() -> None:
     if peers is not None and not peers.exists():
         raise SystemExit(f"{peers} does not exist; run `make bench`, or pass --no-peers")
     results: dict[str, Any] = json.loads(report.DATA.read_text()) if report.DATA.exists() else {}
+    if results.get("meta", {}).get("quick") != options.quick:
+        results = {}
     results["meta"] = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "cores": os.cpu_count(),

@@ -21,10 +21,10 @@ PEERS = {
     "pfl-research": "benchmarks.peers.pfl_research",
 }
 OURS = {
-    "raybcgd, FedAvg": ("fedavg", 1),
-    "raybcgd, SCAFFOLD": ("scaffold", 1),
-    "raybcgd, FedBCGD, E = 5": ("fedbcgd", 5),
-    "raybcgd, FedBCGD+, E = 5": ("fedbcgd+", 5),
+    "raybcgd FedAvg": ("fedavg", 1),
+    "raybcgd SCAFFOLD": ("scaffold", 1),
+    "raybcgd FedBCGD (E = 5)": ("fedbcgd", 5),
+    "raybcgd FedBCGD+ (E = 5)": ("fedbcgd+", 5),
 }
 
 
@@ -70,7 +70,7 @@ def _contestants(
 ) -> Iterator[Contestant]:
     """Start the contestants. They stop with the stack."""
     commands = {
-        f"bare, {variant}": [sys.executable, "-m", "benchmarks.bare", str(folder / "bundle.pt"), variant]
+        f"bare {variant}": [sys.executable, "-m", "benchmarks.bare", str(folder / "bundle.pt"), variant]
         for variant in workload.bare
     }
     if peers is not None:
