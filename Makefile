@@ -5,9 +5,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 # Marks a complete installation.
 READY  := $(VENV)/.installed
+# The simulators that `make bench` compares with.
+PEERS  := .bench-venv
 OUT    ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: help install demo test test-all check lint types format fast clean dashboards
+.PHONY: help install demo test test-all check lint types format fast bench clean dashboards
 
 help:  ## List these commands.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -48,5 +50,13 @@ format: $(READY)  ## Format the code.
 dashboards: $(READY)  ## Regenerate the dashboards, their table of metrics and their Kubernetes objects.
 	$(BIN)/python -m dashboards.build
 
-clean:  ## Remove the environment and the caches, but not the runs.
-	rm -rf $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+bench: $(READY) $(PEERS)/.installed  ## Benchmark (set CIFAR10 and FASHION_MNIST to data folders; ARGS=--quick checks that it works).
+	$(BIN)/python -m benchmarks $(ARGS)
+
+$(PEERS)/.installed: benchmarks/peers/requirements.txt
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --requirement benchmarks/peers/requirements.txt
+	touch $@
+
+clean:  ## Remove the environments and the caches, but not the runs.
+	rm -rf $(VENV) $(PEERS) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Benchmarks: round times against bare PyTorch loops and other simulators, scaling curves, overheads."""

@@ -1,0 +1,113 @@
+"""Run the benchmarks and write RESULTS.md, results.png and results.json.
+
+    python -m benchmarks --cifar10 FOLDER --fashion-mnist FOLDER [--quick] [--only rounds scaling overheads]
+
+Parts that are not run keep their previous results, unless those are from a quick run.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+# Clusters on this machine for a few minutes: without this, Ray writes a token to the home folder.
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+# The same priority for all: by default, Ray lowers that of its workers.
+os.environ.setdefault("RAY_worker_niceness", "0")
+import ray
+import torch
+from rich.console import Console
+
+from benchmarks import overheads, report, rounds, scaling
+from benchmarks.workloads import HOSTS, w1, w2
+
+PARTS = ("rounds", "scaling", "overheads")
+OURS = ("raybcgd", "torch", "ray", "numpy")
+THEIRS = ("flwr", "pfl", "torch", "ray")
+_LIST = "import importlib.metadata as m, sys; print(*(f'{n} {m.version(n)}' for n in sys.argv[1:]), sep=', ')"
+
+
+def versions(peers: Path | None) -> str:
+    """Return the versions of the packages that are measured."""
+    text = f"Python {platform.python_version()}, " + ", ".join(f"{n} {importlib.metadata.version(n)}" for n in OURS)
+    if peers is None:
+        return text
+    found = subprocess.run([peers, "-c", _LIST, *THEIRS], capture_output=True, text=True, check=True).stdout.strip()
+    return f"{text}; peers: {found}"
+
+
+def cpu_model() -> str:
+    """Return the model of the CPU."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cifar10", default=os.environ.get("CIFAR10"), help="folder with CIFAR-10 as Parquet files")
+    parser.add_argument("--fashion-mnist", default=os.environ.get("FASHION_MNIST"), help="folder with FashionMNIST/raw")
+    parser.add_argument("--peers", default=".bench-venv/bin/python", help="Python with Flower and pfl-research")
+    parser.add_argument("--no-peers", action="store_true", help="leave Flower and pfl-research out")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="parts to run; default: all")
+    parser.add_argument("--quick", action="store_true", help="check in a few minutes that everything works")
+    parser.add_argument("--turns", type=int, default=5, help="turns of each contestant")
+    return parser.parse_args()
+
+
+def workloads(options: argparse.Namespace) -> list[tuple[Any, rounds.Schedule]]:
+    """Return the workloads whose data folder is known, each with its schedule."""
+    turns, found = 1 if options.quick else options.turns, []
+    if options.cifar10:
+        found.append(
+            (w1(options.cifar10, options.quick), rounds.Schedule(turns, *((1, 1) if options.quick else (4, 2))))
+        )
+    if options.fashion_mnist:
+        found.append((w2(options.fashion_mnist), rounds.Schedule(turns, *((4, 2) if options.quick else (20, 5)))))
+    if not found:
+        raise SystemExit("no data: pass --cifar10 or --fashion-mnist, or set CIFAR10 or FASHION_MNIST")
+    return found
+
+
+def main() -> None:
+    """Run the parts and write the results after each."""
+    options, console = arguments(), Console()
+    peers = None if options.no_peers else Path(options.peers).absolute()
+    if peers is not None and not peers.exists():
+        raise SystemExit(f"{peers} does not exist; run `make bench`, or pass --no-peers")
+    results: dict[str, Any] = json.loads(report.DATA.read_text()) if report.DATA.exists() else {}
+    if results.get("meta", {}).get("quick") != options.quick:
+        results = {}
+    results["meta"] = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "cores": os.cpu_count(),
+        "cpu": cpu_model(),
+        "versions": versions(peers),
+        "quick": options.quick,
+    }
+    torch.set_num_threads(1)
+    ray.init(num_cpus=HOSTS, include_dashboard=False, log_to_driver=False)
+    if "rounds" in options.only:
+        results["rounds"] = {}
+        for workload, schedule in workloads(options):
+            results["rounds"][workload.name] = rounds.measure(workload, schedule, peers, console)
+            report.write(results)
+    if "scaling" in options.only:
+        for name, curve in scaling.measure(options.quick):
+            results.setdefault("scaling", {})[name] = curve
+            console.print(f"scaling: {name} done")
+            report.write(results)
+    if "overheads" in options.only:
+        results["overheads"] = overheads.measure(options.quick)
+    report.write(results)
+    console.print(f"results: {report.PAGE}")
+
+
+if __name__ == "__main__":
+    main()
