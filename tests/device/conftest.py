@@ -1,0 +1,40 @@
+"""Tests with every client host on the stand-in accelerator."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch  # before the stand-in is on the path: torch would load it here and now
+
+from raybcgd.config import Config
+from raybcgd.experiment import RunResult
+from raybcgd.record.rounds import Quality
+from tests.conftest import small
+
+ACCELERATOR = Path(__file__).parents[1] / "accelerator"
+sys.path.append(str(ACCELERATOR))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def accelerator() -> None:
+    """Load the stand-in into this process, and into every process that this one starts."""
+    import standin
+
+    if reason := standin.missing():
+        pytest.skip(reason)
+    standin.load()
+    # Threads of the backward pass keep the number of threads with which they start.
+    torch.set_num_threads(1)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ACCELERATOR), os.environ.get("PYTHONPATH")]))
+
+
+def on(device: str, **tables: Any) -> Config:
+    """Return a small config with its hosts on a device, "cpu" or "gpu"."""
+    return small(**{"rounds": 3, **tables, "hosts": {"device": device, **tables.get("hosts", {})}})
+
+
+def outcome(result: RunResult) -> tuple[str, list[Quality]]:
+    """Return what must not depend on the device: the final weights, and the losses and accuracies of all rounds."""
+    return str(result.summary["sha256"]), [record.quality for record in result.records]
