@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 OUT    ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: help install demo test test-all check lint types format fast clean dashboards
+.PHONY: help install demo test test-all test-device check lint types format fast clean dashboards
 
 help:  ## List these commands.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -28,6 +28,9 @@ test: fast  ## Run all tests except the slow ones.
 test-all: fast  ## Run all tests.
 	$(BIN)/python -m pytest -m "ray or slow"
 
+test-device: $(READY)  ## Run the tests on the stand-in accelerator. The first run builds it.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m device tests/device
+
 check: lint types fast  ## Run lint, types and the tests without Ray: before each commit.
 
 lint: $(READY)  ## Check style, format and layers.
@@ -39,7 +42,7 @@ types: $(READY)  ## Check types.
 	$(BIN)/mypy
 
 fast: $(READY)  ## Run the tests without Ray, two at a time.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not ray"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not ray and not device"
 
 format: $(READY)  ## Format the code.
 	$(BIN)/ruff check --fix .

@@ -5,7 +5,9 @@
 
 #include "runtime.h"
 
+#include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/as_strided_native.h>
@@ -19,7 +21,7 @@ using c10::IValue;
 namespace {
 
 // A CPU tensor on the memory of a device tensor.
-Tensor alias(const Tensor& tensor) {
+Tensor host_view(const Tensor& tensor) {
   const auto& storage = tensor.storage();
   c10::Storage host(c10::Storage::use_byte_size_t(), storage.nbytes(),
                     at::DataPtr(storage.mutable_data(), Device(c10::DeviceType::CPU)), nullptr, false);
@@ -55,9 +57,10 @@ struct Call {
     device = tensor.device();
     // Outputs without elements may be resized, which an alias cannot be.
     const bool output = declared.alias_info() != nullptr && declared.alias_info()->isWrite();
-    auto host = output && tensor.numel() == 0 ? at::empty(tensor.sizes(), tensor.options().device(c10::kCPU)) : alias(tensor);
-    pairs.emplace_back(tensor, host);
-    return host;
+    const bool fresh = output && tensor.numel() == 0;
+    auto host = fresh ? at::empty(tensor.sizes(), tensor.options().device(at::kCPU)) : host_view(tensor);
+    pairs.emplace_back(tensor, std::move(host));
+    return pairs.back().second;
   }
 
   IValue argument(const IValue& value, const c10::Argument& declared) {
@@ -81,7 +84,9 @@ struct Call {
                   generator.device().type(), "' (", name, ")");
       return generator.get<Generator>()->cpu;
     }
-    if (declared.name() == "generator" && value.isNone()) return default_generator(device ? device->index() : -1).get<Generator>()->cpu;
+    if (declared.name() == "generator" && value.isNone()) {
+      return default_generator(device ? device->index() : -1).get<Generator>()->cpu;
+    }
     return value;
   }
 
@@ -129,7 +134,19 @@ struct Call {
   std::vector<std::pair<Tensor, Tensor>> pairs;
 };
 
+void run_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  try {
+    op.redispatchBoxed(kCpuKeys, stack);
+  } catch (const c10::IndexError& error) {
+    const auto text = error.msg();
+    poisoned = text.find("out of bounds") != std::string::npos || text.find("index out of range") != std::string::npos;
+    check_context();
+    throw;
+  }
+}
+
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  check_context();
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   Call call(op);
   const auto& declared = op.schema().arguments();
@@ -138,7 +155,7 @@ void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   TORCH_CHECK(!call.device || call.stranger.empty(), "Expected all tensors to be on the same device, but ",
               call.stranger, " is on cpu and others are on ", *call.device, " (", call.name, ")");
   if (call.name == "aten::nonzero") count(kToHost, sizeof(int64_t));  // the shape of the result depends on the data
-  op.redispatchBoxed(kCpuKeys, stack);
+  run_kernel(op, stack);
   call.resize_outputs();
   const auto returned = stack->size() - op.schema().returns().size();
   for (size_t i = returned; i < stack->size(); ++i) (*stack)[i] = call.result((*stack)[i]);
@@ -157,19 +174,21 @@ Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional
 }
 
 // Bytes are counted after the conversion of the dtype on the host, as CUDA's copies do it.
-Tensor copy_from(const Tensor& source, const Tensor& target, bool non_blocking) {
+Tensor copy_from(const Tensor& source, const Tensor& target, bool) {
+  check_context();
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (!on_device(source)) count(kToDevice, target.numel() * target.element_size());
   if (!on_device(target)) count(kToHost, target.numel() * source.element_size());
-  const auto host = [](const Tensor& tensor) { return on_device(tensor) ? alias(tensor) : tensor; };
+  const auto host = [](const Tensor& tensor) { return on_device(tensor) ? host_view(tensor) : tensor; };
   host(target).copy_(host(source));
   return target;
 }
 
 at::Scalar item(const Tensor& self) {
+  check_context();
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   count(kToHost, self.element_size());
-  return alias(self).item();
+  return host_view(self).item();
 }
 
 const Tensor& resize_(const Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat> format) {
@@ -200,6 +219,18 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   }
 }
 
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFallthrough());
+}
+
+#define LOWER_PRECISION(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, lower_precision_fp)
+#define FULL_PRECISION(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32)
+
+TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
+  AT_FORALL_LOWER_PRECISION_FP(LOWER_PRECISION)
+  AT_FORALL_FP32(FULL_PRECISION)
+}
+
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
@@ -216,6 +247,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       generator.set_current_seed(seed);
     }
   });
+  m.def("poison", [](bool value) { poisoned = value; });
   m.def("limit_memory", [](size_t bytes) {
     std::lock_guard lock(memory().mutex);
     memory().limit = bytes;

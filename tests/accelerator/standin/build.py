@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -22,7 +23,9 @@ def missing() -> str | None:
     if _library().exists():
         return None
     absent = [program for program in ("g++", "ninja") if shutil.which(program, path=_path()) is None]
-    return f"the stand-in accelerator needs {' and '.join(absent)} to be built" if absent else None
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        absent.append("Python.h")
+    return f"the stand-in accelerator cannot be built: missing {', '.join(absent)}" if absent else None
 
 
 @cache

@@ -1,10 +1,10 @@
 """`torch.standin`: what torch expects of a device module."""
 
-from types import ModuleType
+from typing import Any
 
 import torch
 
-backend: ModuleType
+backend: Any = None
 """The C++ extension. Set when it is loaded."""
 
 
@@ -39,6 +39,16 @@ def manual_seed_all(seed: int) -> None:
 
 def _is_in_bad_fork() -> bool:
     return False
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    """Return the dtypes of `torch.autocast`."""
+    return [torch.bfloat16, torch.float16]
+
+
+def poison(value: bool = True) -> None:
+    """Let every call fail, as CUDA does after a device-side assert. An index out of bounds does this too."""
+    backend.poison(value)
 
 
 def limit_memory(size: int) -> None:

@@ -10,10 +10,10 @@
 #include <pybind11/pybind11.h>
 
 #include <array>
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -56,7 +56,8 @@ std::string python_line() {
   py::object frame = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
   for (; frame && !frame.is_none(); frame = frame.attr("f_back")) {
     const auto file = frame.attr("f_code").attr("co_filename").cast<std::string>();
-    if (file.find("/torch/") == std::string::npos) return file + ":" + py::str(frame.attr("f_lineno")).cast<std::string>();
+    if (file.find("/torch/") != std::string::npos) continue;
+    return file + ":" + py::str(frame.attr("f_lineno")).cast<std::string>();
   }
   return "autograd";
 }
@@ -68,6 +69,15 @@ void count(Direction direction, int64_t bytes) {
   auto& found = counts[{direction, line}];
   found.copies += 1;
   found.bytes += bytes;
+}
+
+// ---- Failures ----
+
+// CUDA finds an index out of bounds in the kernel. After that, every call fails until the process ends.
+std::atomic<bool> poisoned = false;
+
+void check_context() {
+  if (poisoned) throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, 710, "device-side assert triggered");
 }
 
 // ---- Memory ----

@@ -27,8 +27,11 @@ class Traffic:
         return self.bytes_by_line.total()
 
     def __repr__(self) -> str:
-        lines = [f"{self.copies_by_line[line]} x {line}, {size} bytes" for line, size in self.bytes_by_line.most_common()]
-        return "\n".join([f"{self.copies} copies, {self.bytes} bytes", *lines])
+        rows = [f"{self.copies} copies, {self.bytes} bytes"]
+        for line, size in self.bytes_by_line.most_common():
+            short = "/".join(line.split("/")[-3:])
+            rows.append(f"{self.copies_by_line[line]} x {short}, {size} bytes")
+        return "\n".join(rows)
 
 
 class Copies:
