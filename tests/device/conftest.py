@@ -17,6 +17,15 @@ ACCELERATOR = Path(__file__).parents[1] / "accelerator"
 sys.path.append(str(ACCELERATOR))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip these tests if others run in the same process: the stand-in stays loaded, and others must not see it."""
+    mine = [item for item in items if item.get_closest_marker("device")]
+    if len(mine) < len(items):
+        for item in mine:
+            item.add_marker(pytest.mark.skip(reason="device tests run alone: use `make test-device`"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def accelerator() -> None:
     """Load the stand-in into this process, and into every process that this one starts."""

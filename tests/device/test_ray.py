@@ -15,7 +15,8 @@ from tests.ray.conftest import SETTINGS, start_cluster, stop_cluster
 
 pytestmark = pytest.mark.device
 
-TWO_HOSTS = {"count": 2, "num_gpus": 1}
+TWO_HOSTS = {"clients_per_host": 10, "num_gpus": 1}
+"""Each host has its own half of the clients, so a round needs both."""
 
 
 @pytest.fixture(scope="module")
