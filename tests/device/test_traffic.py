@@ -27,11 +27,6 @@ TEST_IMAGES = 1200
 SMALL = 100_000
 """Bytes for indices, labels and other small tensors."""
 
-not_yet = pytest.mark.xfail(
-    strict=False, raises=AssertionError, reason="states, data and the broadcast still move more often than needed"
-)
-
-
 Second = Callable[..., Copies]
 
 
@@ -67,33 +62,41 @@ def second_round(tmp_path_factory: pytest.TempPathFactory) -> Second:
     return measure
 
 
-@not_yet
+def not_yet(reason: str) -> pytest.MarkDecorator:
+    return pytest.mark.xfail(strict=False, raises=AssertionError, reason=reason)
+
+
 def test_fedavg_uploads_the_model_and_the_batches_once(second_round: Second) -> None:
     copies = second_round("fedavg")
     assert copies.to_device.copies <= 25, copies.to_device
     assert copies.to_device.bytes <= 5 * MB, copies.to_device
 
 
-def test_fedavg_downloads_each_update_once(second_round: Second) -> None:
+def test_fedavg_downloads_one_sum(second_round: Second) -> None:
+    """Sums are in float64, twice the size of the model."""
     copies = second_round("fedavg")
-    assert copies.to_host.bytes <= 10 * MODEL + SMALL, copies.to_host
+    assert copies.to_host.bytes <= 2 * MODEL + SMALL, copies.to_host
 
 
-@not_yet
-def test_fedbcgd_plus_uploads_states_once_and_downloads_blocks(second_round: Second) -> None:
-    copies = second_round("fedbcgd+")
+@pytest.mark.parametrize("name", ["scaffold", "fedbcgd+"])
+def test_a_state_is_uploaded_once(second_round: Second, name: str) -> None:
+    copies = second_round(name)
     assert copies.to_device.bytes <= 45 * MB, copies.to_device
-    assert copies.to_host.bytes <= 9 * MB, copies.to_host
 
 
-@not_yet
-def test_scaffold_moves_each_state_once(second_round: Second) -> None:
-    copies = second_round("scaffold")
-    assert copies.to_device.bytes <= 45 * MB, copies.to_device
-    assert copies.to_host.bytes <= 36 * MB, copies.to_host
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [
+        pytest.param("scaffold", 36 * MB, marks=not_yet("two sums in float64 come back in addition to the states")),
+        pytest.param("fedbcgd+", 9 * MB, marks=not_yet("two sums in float64 come back in addition to the blocks")),
+    ],
+)
+def test_a_state_is_downloaded_once(second_round: Second, name: str, limit: int) -> None:
+    copies = second_round(name)
+    assert copies.to_host.bytes <= limit, copies.to_host
 
 
-@not_yet
+@not_yet("states are always in host memory")
 @pytest.mark.parametrize("name", ["scaffold", "fedbcgd+"])
 def test_resident_states_are_not_uploaded(second_round: Second, name: str) -> None:
     """Ten states of LeNet-5 fit on any device. Only x, c and the batches remain."""
@@ -101,10 +104,10 @@ def test_resident_states_are_not_uploaded(second_round: Second, name: str) -> No
     assert copies.to_device.bytes <= 2 * MODEL + 400 * IMAGE + SMALL, copies.to_device
 
 
-@not_yet
 def test_an_evaluation_uploads_the_model_and_the_test_data_once(second_round: Second) -> None:
     without, evaluated = (second_round("fedavg", every).to_device for every in (NEVER, 1))
-    assert evaluated.bytes - without.bytes <= MODEL + TEST_IMAGES * IMAGE + SMALL, evaluated
+    added = evaluated.bytes - without.bytes
+    assert MODEL <= added <= MODEL + TEST_IMAGES * IMAGE + SMALL, evaluated
 
 
 @pytest.mark.parametrize("stack", [0, 4], ids=["one by one", "stacked"])
