@@ -9,7 +9,7 @@ READY  := $(VENV)/.installed
 PEERS  := .bench-venv
 OUT    ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: help install demo test test-all check lint types format fast bench clean dashboards
+.PHONY: help install demo test test-all test-device check lint types format fast bench clean dashboards
 
 help:  ## List these commands.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -26,9 +26,14 @@ demo: $(READY)  ## Compare FedAvg, FedAvgM, FedBCGD and FedBCGD+ on the built-in
 
 test: fast  ## Run all tests except the slow ones.
 	$(BIN)/python -m pytest -m "ray and not slow"
+	$(MAKE) --no-print-directory test-device
 
 test-all: fast  ## Run all tests.
 	$(BIN)/python -m pytest -m "ray or slow"
+	$(MAKE) --no-print-directory test-device
+
+test-device: $(READY)  ## Run the tests on the stand-in accelerator. The first run builds it.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m device tests/device
 
 check: lint types fast  ## Run lint, types and the tests without Ray: before each commit.
 
@@ -41,7 +46,7 @@ types: $(READY)  ## Check types.
 	$(BIN)/mypy
 
 fast: $(READY)  ## Run the tests without Ray, two at a time.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not ray"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not ray and not device"
 
 format: $(READY)  ## Format the code.
 	$(BIN)/ruff check --fix .

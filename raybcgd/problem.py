@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import chain
 from typing import cast
 
 import numpy as np
@@ -196,10 +197,16 @@ def prepare(config: Config, module: nn.Module | None = None, dataset: Dataset | 
         classes=dataset.classes,
         clients=len(data.partitions[0]),
         largest_client=max(int(parts.sizes.max()) for parts in data.partitions),
-        own_module=module,
+        own_module=None if module is None else _on_cpu(module),
     )
     check(problem)
     return problem, data
+
+
+def _on_cpu(module: nn.Module) -> nn.Module:
+    """Return the user's module, or a copy of it if it is on an accelerator: not every process of a run has one."""
+    on_cpu = all(tensor.device.type == "cpu" for tensor in chain(module.parameters(), module.buffers()))
+    return module if on_cpu else copy.deepcopy(module).cpu()
 
 
 def partition_data(config: Config, dataset: Dataset) -> Data:

@@ -1,0 +1,49 @@
+"""Tests with every client host on the stand-in accelerator."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch  # before the stand-in is on the path: torch would load it here and now
+
+from raybcgd.config import Config
+from raybcgd.experiment import RunResult
+from raybcgd.record.rounds import Quality
+from tests.conftest import small
+
+ACCELERATOR = Path(__file__).parents[1] / "accelerator"
+sys.path.append(str(ACCELERATOR))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip these tests if others run in the same process: the stand-in stays loaded, and others must not see it."""
+    mine = [item for item in items if item.get_closest_marker("device")]
+    if len(mine) < len(items):
+        for item in mine:
+            item.add_marker(pytest.mark.skip(reason="device tests run alone: use `make test-device`"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def accelerator() -> None:
+    """Load the stand-in into this process, and into every process that this one starts."""
+    import standin
+
+    if reason := standin.missing():
+        pytest.skip(reason)
+    standin.load()
+    # Threads of the backward pass keep the number of threads with which they start.
+    torch.set_num_threads(1)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ACCELERATOR), os.environ.get("PYTHONPATH")]))
+
+
+def on(device: str, **tables: Any) -> Config:
+    """Return a small config with its hosts on a device, "cpu" or "gpu"."""
+    return small(**{"rounds": 3, **tables, "hosts": {"device": device, **tables.get("hosts", {})}})
+
+
+def outcome(result: RunResult) -> tuple[str, list[Quality]]:
+    """Return what must not depend on the device: the final weights, and the losses and accuracies of all rounds."""
+    return str(result.summary["sha256"]), [record.quality for record in result.records]

@@ -1,0 +1,22 @@
+"""A model that fails if it trains anywhere but on the stand-in."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raybcgd.model.dense import mlp
+
+
+class OnTheDevice(nn.Module):
+    """The small network of the other tests, with a check of the device of each training batch."""
+
+    def __init__(self, input_shape: tuple[int, ...], classes: int, **options: Any) -> None:
+        super().__init__()
+        self.net = mlp(input_shape, classes, **options)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and x.device != torch.device("standin:0"):
+            raise RuntimeError(f"a batch on {x.device}")
+        outputs: Tensor = self.net(x)
+        return outputs

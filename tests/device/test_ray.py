@@ -1,0 +1,59 @@
+"""Ray with two hosts, each on a logical GPU of its own that is a stand-in."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+from raybcgd.experiment import run
+from tests.device.conftest import on, outcome
+from tests.ray.conftest import SETTINGS, start_cluster, stop_cluster
+
+pytestmark = pytest.mark.device
+
+TWO_HOSTS = {"clients_per_host": 10, "num_gpus": 1}
+"""Each host has its own half of the clients, so a round needs both."""
+
+
+@pytest.fixture(scope="module")
+def two_gpus(accelerator: None) -> Iterator[Cluster]:
+    """A node with two logical GPUs."""
+    os.environ.update(SETTINGS)
+    cluster = start_cluster({"num_cpus": 2, "num_gpus": 2})
+    yield cluster
+    stop_cluster(cluster)
+
+
+def test_a_worker_sees_the_accelerator_that_it_was_granted(two_gpus: Cluster) -> None:
+    @ray.remote
+    def devices() -> tuple[str | None, int]:
+        import torch
+
+        return os.environ.get("CUDA_VISIBLE_DEVICES"), torch.accelerator.device_count()
+
+    visible, count = ray.get(devices.options(num_gpus=1).remote())
+    assert visible in ("0", "1")
+    assert count == 1
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [{"wire": {"codec": "topk"}}, {"algorithm": {"name": "fedavgm", "lr": 0.05}, "local": {"stack": 0}}],
+    ids=["stacked", "one by one"],
+)
+def test_two_hosts_on_two_gpus_give_the_bits_of_the_cpu(two_gpus: Cluster, out: Path, tables: dict[str, Any]) -> None:
+    expected = run(on("cpu", **tables), out=out / "cpu")
+    model = {"name": "tests.device.models:OnTheDevice"}
+    result = run(on("gpu", engine="ray", hosts=TWO_HOSTS, model=model, **tables), out=out / "gpu")
+    assert outcome(result) == outcome(expected)
+    assert result.records[-1].hosts.up == 2
+
+
+def test_a_run_moves_to_another_engine_and_device(two_gpus: Cluster, out: Path) -> None:
+    run(on("cpu", rounds=2), out=out / "moved")
+    moved = run(on("gpu", engine="ray", rounds=4, hosts=TWO_HOSTS), out=out / "moved", resume=True)
+    assert outcome(moved) == outcome(run(on("cpu", rounds=4), out=out / "whole"))

@@ -1,0 +1,129 @@
+"""Copies between host and device, as a number: LeNet-5, ten clients with two steps of 20 images each."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from standin import Copies, counting
+
+from raybcgd.client.training import LocalWork
+from raybcgd.data.dataset import Dataset
+from raybcgd.experiment import run
+from raybcgd.record.rounds import RoundRecord
+from tests.device.conftest import on
+
+pytestmark = pytest.mark.device
+
+MB = 10**6
+NEVER = 1000
+MODEL = 797_962 * 4
+"""Bytes of LeNet-5."""
+IMAGE = 3 * 32 * 32
+TEST_IMAGES = 1200
+"""More than two pieces of an evaluation."""
+SMALL = 100_000
+"""Bytes for indices, labels and other small tensors."""
+
+Second = Callable[..., Copies]
+
+
+@pytest.fixture(scope="module")
+def second_round(tmp_path_factory: pytest.TempPathFactory) -> Second:
+    """A function that returns the copies of a method's second round, in which every client takes part again."""
+    rng = np.random.default_rng(0)
+    inputs, targets = rng.integers(0, 256, (TEST_IMAGES, 3, 32, 32), dtype=np.uint8), rng.integers(0, 10, TEST_IMAGES)
+    images = Dataset.from_tensors(inputs[:400], targets[:400], inputs, targets, classes=10)
+
+    @cache
+    def measure(name: str, evaluate_every: int = NEVER) -> Copies:
+        config = on(
+            "gpu",
+            data={"partition": {"kind": "iid", "clients": 10}},
+            model={"name": "lenet5", "options": {}},
+            blocks={"division": "lenet5-paper"},
+            cohort={"clients_per_block": None, "clients_per_round": 10},
+            algorithm={"name": name, "lr": 0.05},
+            evaluation={"every": evaluate_every},
+            checkpoint={"every": NEVER},
+        )
+        rounds: list[Copies] = []
+
+        def observe(record: RoundRecord) -> None:
+            for copies in rounds[-1:]:
+                copies.stop()
+            rounds.append(Copies())
+
+        run(config, dataset=images, out=tmp_path_factory.mktemp("traffic") / "run", observe=observe)
+        return rounds[0]
+
+    return measure
+
+
+def not_yet(reason: str) -> pytest.MarkDecorator:
+    return pytest.mark.xfail(strict=False, raises=AssertionError, reason=reason)
+
+
+def test_fedavg_uploads_the_model_and_the_batches_once(second_round: Second) -> None:
+    copies = second_round("fedavg")
+    assert copies.to_device.copies <= 25, copies.to_device
+    assert copies.to_device.bytes <= 5 * MB, copies.to_device
+
+
+def test_fedavg_downloads_one_sum(second_round: Second) -> None:
+    """Sums are in float64, twice the size of the model."""
+    copies = second_round("fedavg")
+    assert copies.to_host.bytes <= 2 * MODEL + SMALL, copies.to_host
+
+
+@pytest.mark.parametrize("name", ["scaffold", "fedbcgd+"])
+def test_a_state_is_uploaded_once(second_round: Second, name: str) -> None:
+    copies = second_round(name)
+    assert copies.to_device.bytes <= 45 * MB, copies.to_device
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [
+        pytest.param("scaffold", 36 * MB, marks=not_yet("two sums in float64 come back in addition to the states")),
+        pytest.param("fedbcgd+", 9 * MB, marks=not_yet("two sums in float64 come back in addition to the blocks")),
+    ],
+)
+def test_a_state_is_downloaded_once(second_round: Second, name: str, limit: int) -> None:
+    copies = second_round(name)
+    assert copies.to_host.bytes <= limit, copies.to_host
+
+
+@not_yet("states are always in host memory")
+@pytest.mark.parametrize("name", ["scaffold", "fedbcgd+"])
+def test_resident_states_are_not_uploaded(second_round: Second, name: str) -> None:
+    """Ten states of LeNet-5 fit on any device. Only x, c and the batches remain."""
+    copies = second_round(name)
+    assert copies.to_device.bytes <= 2 * MODEL + 400 * IMAGE + SMALL, copies.to_device
+
+
+def test_an_evaluation_uploads_the_model_and_the_test_data_once(second_round: Second) -> None:
+    without, evaluated = (second_round("fedavg", every).to_device for every in (NEVER, 1))
+    added = evaluated.bytes - without.bytes
+    assert MODEL <= added <= MODEL + TEST_IMAGES * IMAGE + SMALL, evaluated
+
+
+@pytest.mark.parametrize("stack", [0, 4], ids=["one by one", "stacked"])
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "scaffold", "feddc", "fedpvr", "fedbcgd", "fedbcgd+"])
+def test_no_copy_inside_local_training(out: Path, monkeypatch: pytest.MonkeyPatch, name: str, stack: int) -> None:
+    sgd, found = LocalWork.sgd, []
+
+    def counted(self: LocalWork, *arguments: Any, **options: Any) -> Any:
+        with counting() as copies:
+            y = sgd(self, *arguments, **options)
+        found.append(copies)
+        return y
+
+    monkeypatch.setattr(LocalWork, "sgd", counted)
+    run(on("gpu", algorithm={"name": name, "lr": 0.05}, local={"stack": stack}), out=out)
+    assert found
+    for copies in found:
+        assert copies.to_device.copies == 0, copies.to_device
+        assert copies.to_host.copies == 0, copies.to_host
