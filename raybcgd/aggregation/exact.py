@@ -22,13 +22,14 @@ or of 2^900 and more, make their coordinate NaN.
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-Levels = Mapping[int, np.ndarray]
-"""A partial sum as plain arrays: one per level."""
+Levels = Mapping[int, Any]
+"""A partial sum, one vector per level: plain arrays, or tensors on a device if they stay in this process."""
 
 _CHUNK = {"cpu": 1 << 16}
 """Elements per pass. On a CPU, the float64 buffer should stay in the cache; elsewhere, kernels should be few."""
@@ -49,19 +50,23 @@ class ExactSum:
         self._writable: set[int] = set()
         """The levels that do not share memory with a merged sum."""
 
-    def add(self, rows: Tensor, weights: Tensor | None = None) -> None:
-        """Add the rows of a matrix, each times its weight of at most 1."""
+    def add(self, rows: Tensor, weights: Tensor | None = None, largest: float | None = None) -> None:
+        """Add the rows of a matrix, each times its weight of at most 1.
+
+        With `largest`, an upper bound of all magnitudes, nothing is read from the device.
+        """
         step = max(1, _CHUNK.get(self._device.type, 1 << 24) // max(1, len(rows)))
         for start in range(0, self.size, step):
             place = slice(start, start + step)
-            self._add_chunk(rows[:, place], weights, place)
+            self._add_chunk(rows[:, place], weights, place, largest)
 
-    def _add_chunk(self, rows: Tensor, weights: Tensor | None, place: slice) -> None:
-        low, high = torch.stack(torch.aminmax(rows)).tolist()
+    def _add_chunk(self, rows: Tensor, weights: Tensor | None, place: slice, largest: float | None) -> None:
+        if largest is None:
+            low, high = torch.stack(torch.aminmax(rows)).tolist()
+            largest = max(-low, high)
         rest = rows.to(torch.float64, copy=True)
         if weights is not None:
             rest.mul_(weights[:, None])
-        largest = max(-low, high)
         if not largest < _LIMIT:  # also if it is NaN
             broken = ~(rest.abs() < _LIMIT)
             self._level(0)[place].add_(torch.zeros_like(rest).masked_fill_(broken, math.nan).sum(0))
@@ -97,7 +102,7 @@ class ExactSum:
     def merge(self, levels: Levels) -> None:
         """Add another sum of the same kind. All addends together must not exceed `addends`."""
         for level, part in levels.items():
-            values = torch.from_numpy(part).to(self._device)
+            values = part if isinstance(part, Tensor) else torch.from_numpy(part).to(self._device)
             if level not in self._levels:
                 self._levels[level] = values  # not copied: it may be in shared memory
             elif level in self._writable:
@@ -106,13 +111,13 @@ class ExactSum:
                 self._levels[level] = self._levels[level] + values
                 self._writable.add(level)
 
-    def levels(self) -> Levels:
-        """Return the sum so far as arrays that `merge` takes."""
-        return {level: part.cpu().numpy() for level, part in self._levels.items()}
+    def levels(self, on_device: bool = False) -> Levels:
+        """Return the sum so far as arrays that `merge` takes, or as tensors on the device."""
+        return dict(self._levels) if on_device else {n: part.cpu().numpy() for n, part in self._levels.items()}
 
     def total(self) -> Tensor:
-        """Return the sum in float64, on the CPU. The caller must not change it."""
-        highest, *rest = [self._levels[level].cpu() for level in sorted(self._levels, reverse=True)] or [self._level(0)]
+        """Return the sum in float64, on the device of its levels. The caller must not change it."""
+        highest, *rest = [self._levels[level] for level in sorted(self._levels, reverse=True)] or [self._level(0)]
         for part in rest:
             highest = highest + part
         return highest

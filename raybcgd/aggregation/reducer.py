@@ -1,5 +1,6 @@
 """From decoded uploads to terms, and from terms to exact sums: the same on hosts and on the coordinator."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -67,6 +68,17 @@ class _Group(NamedTuple):
     """The blocks of the displacement: number, and slice of the uploaded coordinates."""
 
 
+class Measured(NamedTuple):
+    """Numbers about the terms of some clients, which were computed on the device and copied together."""
+
+    finite: bool
+    """Whether the sum of each client's values is finite."""
+    largest: Mapping[SumKey, float]
+    """The largest magnitude in each piece of a term."""
+    squares: Tensor
+    """Squared norms of the displacements: a row per client, a column per measured block."""
+
+
 class Reducer:
     """Computes the terms of uploads and adds them up, for one round and some of its clients."""
 
@@ -95,19 +107,58 @@ class Reducer:
                 where = "" if block is None else f" for block {block}"
                 raise Diverged(f"client {clients[k]} uploaded non-finite values{where}; lower algorithm.lr")
 
-    def add(self, block: int | None, terms: Any, clients: Sequence[int], weights: Sequence[float]) -> None:
+    def measure(self, block: int | None, terms: Any, count: int) -> Tensor | None:
+        """Return all numbers that `add` needs from the device as one vector. None on a CPU, which need not copy them."""
+        if self._device.type == "cpu":
+            return None
+        group, rows = self._group(block), [value.reshape(count, -1) for value in terms]
+        largest = [
+            values[:, span.part].abs().amax()
+            for field, values in zip(self._fields, rows, strict=True)
+            for span in group.spans[field.name]
+        ]
+        moved = rows[[field.name for field in self._fields].index(self._displacement)]
+        squares = [moved[:, part].square().sum(1) for _, part in group.measured]
+        numbers = [sum(values.sum(1) for values in rows), torch.stack(largest), *squares]
+        return torch.cat([part.double() for part in numbers])
+
+    def measured(self, block: int | None, numbers: Sequence[float] | None, count: int) -> "Measured | None":
+        """Return what `measure` returned, after it was copied from the device."""
+        if numbers is None:
+            return None
+        group = self._group(block)
+        keys = [span.key(field.name) for field in self._fields for span in group.spans[field.name]]
+        squares = torch.tensor(numbers[count + len(keys) :], dtype=torch.float64).reshape(-1, count).T
+        return Measured(
+            finite=all(map(math.isfinite, numbers[:count])),
+            largest=dict(zip(keys, numbers[count : count + len(keys)], strict=True)),
+            squares=squares,
+        )
+
+    def add(
+        self,
+        block: int | None,
+        terms: Any,
+        clients: Sequence[int],
+        weights: Sequence[float],
+        measured: "Measured | None" = None,
+    ) -> None:
         """Add the terms of some clients with the same block, one row each. All values must be finite."""
         group, count = self._group(block), len(clients)
         rows = {field.name: value.reshape(count, -1) for field, value in zip(self._fields, terms, strict=True)}
         column = torch.tensor(weights, dtype=torch.float64, device=self._device) if self._weighted else None
         for field in self._fields:
             for span in group.spans[field.name]:
-                total = self._sum(span.key(field.name), _length(span.part))
-                total.add(rows[field.name][:, span.part], None if field.summed else column)
+                key = span.key(field.name)
+                largest = None if measured is None else measured.largest[key]
+                self._sum(key, _length(span.part)).add(
+                    rows[field.name][:, span.part], None if field.summed else column, largest
+                )
         moved = rows[self._displacement]
         squares = torch.zeros(count, len(self._wire.layout.blocks) + 1, dtype=torch.float64)
-        for number, part in group.measured:
-            squares[:, number] = _squared_norms(moved[:, part])
+        for position, (number, part) in enumerate(group.measured):
+            found = _squared_norms(moved[:, part]) if measured is None else measured.squares[:, position]
+            squares[:, number] = found
         self._sum(SumKey(SQUARES, -1), squares.shape[1]).add(squares)
         for span in group.spans[self._displacement]:
             values = moved[:, span.part]
@@ -127,9 +178,9 @@ class Reducer:
         """The sums so far."""
         return tuple(self._sums)
 
-    def take(self, key: SumKey) -> Levels:
-        """Remove a sum and return it."""
-        return self._sums.pop(key).levels()
+    def take(self, key: SumKey, on_device: bool = False) -> Levels:
+        """Remove a sum and return it, as arrays or as tensors on the device."""
+        return self._sums.pop(key).levels(on_device)
 
     def merge(self, partial: Partial) -> None:
         """Add the partial sums of other clients of the round."""
@@ -200,7 +251,5 @@ def _length(s: slice) -> int:
 
 
 def _squared_norms(rows: Tensor) -> Tensor:
-    """Return the squared norm of each row. On a CPU, the bits do not depend on the number of rows."""
-    if rows.device.type == "cpu":
-        return torch.tensor([float(torch.dot(row, row)) for row in rows], dtype=torch.float64)
-    return (rows * rows).sum(1).double().cpu()
+    """Return the squared norm of each row, on a CPU. The bits do not depend on the number of rows."""
+    return torch.tensor([float(torch.dot(row, row)) for row in rows], dtype=torch.float64)

@@ -4,7 +4,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from raybcgd.aggregation.exact import Levels
 from raybcgd.aggregation.reducer import Diverged, Reducer
 from raybcgd.algorithms.api import Task
 from raybcgd.algorithms.contract import Kind, displacement
+from raybcgd.client.device_states import DeviceStates, Row
 from raybcgd.client.gradients import ClientStack, Gradients, OneClient, StackGradient
 from raybcgd.client.shards import Shards
 from raybcgd.client.state_cache import StateCache
@@ -52,6 +53,13 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+def _read(vectors: Sequence[Tensor | None]) -> list[list[float] | None]:
+    """Return the values of vectors on the same device, which are copied together."""
+    present = [vector for vector in vectors if vector is not None]
+    values = iter(present[0].tolist() if len(present) == 1 else torch.cat([v.double() for v in present]).tolist())
+    return [None if vector is None else list(islice(values, len(vector))) for vector in vectors]
+
+
 class _Round(NamedTuple):
     """What all calls of a round have in common."""
 
@@ -77,6 +85,8 @@ class ClientHost:
             folder = SegmentFolder(state_address, problem.state_layout)
             budget = int(problem.config.hosts.state_memory_mb * 2**20)
             self._states, self._fresh = StateCache(folder, budget, problem.clients), problem.fresh_row()
+        on_device = 0 if device.type == "cpu" else int(problem.config.hosts.device_state_memory_mb * 2**20)
+        self._device_states = DeviceStates(on_device, problem.state_layout.row_bytes)
         self._round: _Round | None = None
         self._masks: dict[tuple[Kind, int | None], Tensor] = {}
 
@@ -103,10 +113,13 @@ class ClientHost:
         load = HostLoad(0 if self._states is None else self._states.bytes, on_device)
         return CallResult(outcomes, load, self.hand_over() if hand_over else None)
 
-    def hand_over(self) -> Partial | None:
-        """Wait until all new states are stored. Return the sum of all uploads since the last call, if there are any."""
+    def hand_over(self, on_device: bool = False) -> Partial | None:
+        """Wait until all new states are stored. Return the sum of all uploads since the last call, if there are any.
+
+        With `on_device`, the sums stay there, for a coordinator in the same process.
+        """
         clients, keys = self.begin_hand_over()
-        return Partial(clients, {key: self.take_piece(key) for key in keys}) if clients else None
+        return Partial(clients, {key: self.take_piece(key, on_device) for key in keys}) if clients else None
 
     def begin_hand_over(self) -> tuple[tuple[int, ...], tuple[SumKey, ...]]:
         """Wait until all new states are stored. Return the clients and the pieces of the partial sum, to take next."""
@@ -114,10 +127,10 @@ class ClientHost:
             self._states.flush()
         return ((), ()) if self._round is None else (self._round.reducer.take_clients(), self._round.reducer.keys)
 
-    def take_piece(self, key: SumKey) -> Levels:
+    def take_piece(self, key: SumKey, on_device: bool = False) -> Levels:
         """Return a piece of the partial sum, and free it."""
         assert self._round is not None
-        return self._round.reducer.take(key)
+        return self._round.reducer.take(key, on_device)
 
     def discard_sums(self) -> None:
         """Forget what is left of the partial sum."""
@@ -172,24 +185,36 @@ class ClientHost:
         refs = [FRESH] * len(tasks)
         if self._states is not None:
             refs = self._states.put(rnd.orders.round_index, [task.client for task in tasks], trained.rows)
-        if rnd.orders.reduce:  # last, because nothing that was added can be taken back
-            self._add(sent, tasks, rnd)
+        if trained.on_device:
+            self._device_states.put(tasks, refs, [trained.on_device[k] for k in range(len(tasks))])
+        losses = self._add(sent, trained, rnd)  # last, because nothing that was added can be taken back
         per_step = (time.perf_counter() - started) / sum(trained.steps)
         found: dict[int, Outcome] = {}
         for group in sent:
             for k, payload, traffic in zip(group.positions, group.payloads, group.traffic, strict=True):
                 seconds = trained.steps[k] * per_step
-                found[k] = Outcome(tasks[k].client, payload, refs[k], seconds, trained.losses[k], traffic=traffic)
+                found[k] = Outcome(tasks[k].client, payload, refs[k], seconds, losses[k], traffic=traffic)
         return [found[k] for k in range(len(tasks))]
 
-    def _add(self, sent: list[Sent], tasks: Sequence[ClientTask], rnd: _Round) -> None:
-        """Add uploads to the partial sum: all of them, or none if one is not finite."""
-        groups = [(group, [tasks[k] for k in group.positions]) for group in sent]
-        for group, members in groups:
-            rnd.reducer.check_finite(group.block, group.terms, [task.client for task in members])
-        for group, members in groups:
+    def _add(self, sent: list[Sent], trained: Trained, rnd: _Round) -> list[float]:
+        """Add uploads to the partial sum: all of them, or none if one is not finite. Return the training losses."""
+        tasks, reducer = trained.tasks, rnd.reducer
+        if not rnd.orders.reduce:
+            return trained.losses.tolist()
+        measures = [reducer.measure(group.block, group.terms, len(group.positions)) for group in sent]
+        losses, *numbers = _read([trained.losses, *measures])
+        groups = []
+        for group, found in zip(sent, numbers, strict=True):
+            members = [tasks[k] for k in group.positions]
+            measured = reducer.measured(group.block, found, len(members))
+            if measured is None or not measured.finite:
+                reducer.check_finite(group.block, group.terms, [task.client for task in members])
+            groups.append((group, members, measured))
+        for group, members, measured in groups:
             clients, weights = [task.client for task in members], [task.weight for task in members]
-            rnd.reducer.add(group.block, group.terms, clients, weights)
+            reducer.add(group.block, group.terms, clients, weights, measured)
+        assert losses is not None
+        return losses
 
     def _run_client_rule(self, tasks: Sequence[ClientTask], rnd: _Round) -> Trained:
         """Train one client, or a stack of clients, with the algorithm's client rule."""
@@ -215,11 +240,18 @@ class ClientHost:
             anchor_bytes=int(problem.config.local.anchor_memory_mb * 2**20),
         )
         rows, states = self._gather(tasks)
-        arrays = [states[f"algorithm.{name}"] for name in self._algorithm.Client._fields]
-        mine = self._algorithm.Client(*(torch.from_numpy(a if stacked else a[0]).to(self._device) for a in arrays))
+        mine = self._algorithm.Client(*self._on_device(tasks, states, stacked))
         upload, new = self._algorithm.client_rule(work, rnd.down, mine)
-        losses = work.training_loss().reshape(-1).tolist()
-        return Trained(tasks, upload, mine, new, rows, states, steps, losses, stacked)
+        losses = work.training_loss().reshape(-1)
+        on_device: dict[int, Row] | None = {} if self._device_states and self._algorithm.Client._fields else None
+        return Trained(tasks, upload, mine, new, rows, states, steps, losses, stacked, on_device)
+
+    def _on_device(self, tasks: Sequence[ClientTask], states: State, stacked: bool) -> list[Tensor]:
+        """Return the fields of the clients' states, on the device."""
+        if self._device_states and (held := self._device_states.gather(tasks, stacked)) is not None:
+            return held
+        arrays = [states[f"algorithm.{name}"] for name in self._algorithm.Client._fields]
+        return [torch.from_numpy(array if stacked else array[0]).to(self._device) for array in arrays]
 
     def _gather(self, tasks: Sequence[ClientTask]) -> tuple[np.ndarray, State]:
         """Return a copy of the clients' committed states, as rows and as the arrays in them."""

@@ -40,7 +40,7 @@ class StateCache:
             held = self._held.get(client)
             if ref == FRESH:
                 new.append(number)
-            elif held is not None and _same(held[0], ref):
+            elif held is not None and same_state(held[0], ref):
                 self._held[client] = (ref, held[1])
                 self._held.move_to_end(client)
                 hits.append(number)
@@ -121,7 +121,7 @@ class _SpillFile:
     def read(self, client: int, ref: StateRef, row: np.ndarray) -> bool:
         """Read a client's state into `row`. Return False if it is not here."""
         held = self._held.get(client)
-        if held is None or not _same(held[0], ref):
+        if held is None or not same_state(held[0], ref):
             return False
         self._file.seek(held[1] * self._row_bytes)
         self._file.readinto(row.data)
@@ -133,6 +133,6 @@ class _SpillFile:
             self._free.append(held[1])
 
 
-def _same(held: StateRef, ref: StateRef) -> bool:
+def same_state(held: StateRef, ref: StateRef) -> bool:
     """Return whether two refs of a client are of the same state: the same row, or a copy that compaction made."""
     return held == ref or (is_merged(ref.segment) and held.checksum == ref.checksum)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from raybcgd.aggregation.reducer import Reducer
 from raybcgd.algorithms.contract import Field, declared
+from raybcgd.client.device_states import Row, assembled
 from raybcgd.errors import RunError
 from raybcgd.messages import ClientTask, RoundOrders, Traffic
 from raybcgd.problem import Problem
@@ -34,8 +35,11 @@ class Trained(NamedTuple):
     states: State
     """The arrays in these rows."""
     steps: list[int]
-    losses: list[float]
+    losses: Tensor
+    """The training loss of each client, on the device."""
     stacked: bool
+    on_device: dict[int, Row] | None = None
+    """Filled with the new states by position, on the device, if they are to stay there."""
 
 
 class Sent(NamedTuple):
@@ -113,6 +117,10 @@ class Uploads:
         slices, fields = self._wire.coordinates(block), declared(self._algorithm.Client)
         new = trained.new if not trained.stacked else type(trained.new)(*(value[chosen] for value in trained.new))
         settled = self._algorithm.settle(restrict(new, slices), terms)
+        if trained.on_device is not None:
+            rows = assembled(fields, new, settled, slices, count, trained.stacked)
+            positions = range(len(trained.tasks))[chosen] if isinstance(chosen, slice) else chosen
+            trained.on_device.update(zip(positions, rows, strict=True))
         for field, name in zip(fields, self._algorithm.Client._fields, strict=True):
             target, changed = trained.states[f"algorithm.{name}"], getattr(settled, name)
             if not field.per_coordinate:

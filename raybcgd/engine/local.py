@@ -68,7 +68,7 @@ class LocalPool:
             result = self._host.train(work.tasks[start : start + self._chunk], work.broadcast, orders)
             self._load = result.load
             inbox.receive(result.outcomes)
-        inbox.receive([], self._host.hand_over())
+        inbox.receive([], self._host.hand_over(on_device=True))
 
     def evaluate(self, models: Sequence[np.ndarray], pieces: Sequence[Piece]) -> Callable[[], list[Score]]:
         """Evaluate models immediately."""

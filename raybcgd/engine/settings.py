@@ -26,6 +26,9 @@ class HostsConfig(Section):
     """Tie this many clients to each host; 1 means one actor per client. Default: clients can move between hosts."""
     state_memory_mb: Annotated[float, Field(ge=0)] = 2048.0
     """Memory per host for cached client states. All other states are read from disk."""
+    device_state_memory_mb: Annotated[float, Field(ge=0)] = 512.0
+    """Memory per host on the accelerator for client states, in addition to `state_memory_mb`. States that stay there
+    are not uploaded again. Ignored on CPUs."""
     data_memory_mb: Annotated[float, Field(ge=0)] = 1024.0
     """Memory per host for normalised samples. If the train data is larger, or augmented, samples are prepared again in
     each round."""

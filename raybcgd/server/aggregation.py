@@ -115,12 +115,20 @@ class Aggregator:
             if values is None:
                 continue
             # Segment -1 is the whole vector, and the last divisor is that of all clients.
-            torch.div(values, 1.0 if divisors is None else divisors[span.segment], out=result[span.place])
-            for number, part in self._blocks if norms else ():
-                low, high = max(part.start, span.place.start), min(part.stop, span.place.stop)
-                piece = values[low - span.place.start : max(low, high) - span.place.start]
-                self._moved_squares[number] += float(torch.dot(piece, piece))
+            _divide(values, 1.0 if divisors is None else divisors[span.segment], result[span.place])
+            if norms:
+                self._add_norms(values, span.place)
         return result
+
+    def _add_norms(self, values: Tensor, place: slice) -> None:
+        """Add the squared norms of the blocks in a piece of a sum."""
+        squares = []
+        for _, part in self._blocks:
+            low, high = max(part.start, place.start), min(part.stop, place.stop)
+            piece = values[low - place.start : max(low, high) - place.start]
+            squares.append(torch.dot(piece, piece))
+        for (number, _), square in zip(self._blocks, torch.stack(squares).tolist(), strict=True):
+            self._moved_squares[number] += square
 
     def _diversity(self) -> tuple[float | None, ...]:
         """Return the drift diversity of each block."""
@@ -131,6 +139,14 @@ class Aggregator:
             square / (moved or math.nan) for square, moved in zip(squares.tolist(), self._moved_squares, strict=True)
         ]
         return tuple(ratio if math.isfinite(ratio) else None for ratio in ratios)
+
+
+def _divide(values: Tensor, divisor: float, out: Tensor) -> None:
+    """Write values / divisor to a vector on the CPU, rounded to its type before it is moved there."""
+    if values.device.type == "cpu":
+        torch.div(values, divisor, out=out)
+    else:  # by a tensor: accelerators multiply by the reciprocal of a number, which rounds differently
+        out.copy_(values.div(torch.full_like(values[:1], divisor)).to(out.dtype))
 
 
 def average_buffers(algorithm: Algorithm, before: Any, after: Any, total: Any, trained: Tensor | None) -> Any:
