@@ -96,6 +96,12 @@ def _memory() -> Panels:
             "bytes",
             "raybcgd_hosts_device_memory_bytes",
         ),
+        graph(
+            "Reserved accelerator memory",
+            "Sum of the accelerator memory that the hosts' processes reserved, at their peaks. Empty on CPUs.",
+            "bytes",
+            "raybcgd_hosts_device_reserved_bytes",
+        ),
     )
 
 

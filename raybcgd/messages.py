@@ -53,7 +53,9 @@ class HostLoad(NamedTuple):
     state_memory_bytes: int = 0
     """Client states in host memory."""
     device_memory_bytes: int | None = None
-    """Peak memory on the accelerator; None on a CPU."""
+    """Peak memory of tensors on the accelerator; None on a CPU."""
+    device_reserved_bytes: int | None = None
+    """Peak memory that torch reserved on the accelerator, which also holds what it caches; None on a CPU."""
 
 
 class Traffic(NamedTuple):
@@ -101,6 +103,14 @@ class Partial(NamedTuple):
     """Each is split into levels, see `aggregation/exact.py`."""
 
 
+class HostLost(NamedTuple):
+    """Why a host cannot continue. Its partial sum is lost."""
+
+    clients: tuple[int, ...]
+    """The clients that it trained when it failed."""
+    cause: str
+
+
 class CallResult(NamedTuple):
     """The result of a training call: one outcome per task, in order."""
 
@@ -108,6 +118,8 @@ class CallResult(NamedTuple):
     load: HostLoad
     partial: Partial | None = None
     """Everything that the host added up since it last returned a partial sum, if the call asked for it."""
+    lost: HostLost | None = None
+    """Set if the host cannot continue. Then there are no outcomes."""
 
 
 class Piece(NamedTuple):

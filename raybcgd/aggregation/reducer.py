@@ -92,6 +92,8 @@ class Reducer:
         self._groups: dict[int | None, _Group] = {}
         self._sums: dict[SumKey, ExactSum] = {}
         self._clients: list[int] = []
+        self.broken = False
+        """Whether adding an upload failed half-way."""
 
     def terms(self, block: int | None, sent: Any, steps: int | Tensor) -> Any:
         """Return the algorithm's terms of an upload, or of a stack of uploads, on the uploaded coordinates."""
@@ -108,7 +110,7 @@ class Reducer:
                 raise Diverged(f"client {clients[k]} uploaded non-finite values{where}; lower algorithm.lr")
 
     def measure(self, block: int | None, terms: Any, count: int) -> Tensor | None:
-        """Return all numbers that `add` needs from the device as one vector. None on a CPU, which need not copy them."""
+        """Return all numbers that `add` needs from the device as one vector. None on a CPU, where reading is free."""
         if self._device.type == "cpu":
             return None
         group, rows = self._group(block), [value.reshape(count, -1) for value in terms]
@@ -144,6 +146,7 @@ class Reducer:
         measured: "Measured | None" = None,
     ) -> None:
         """Add the terms of some clients with the same block, one row each. All values must be finite."""
+        self.broken = True
         group, count = self._group(block), len(clients)
         rows = {field.name: value.reshape(count, -1) for field, value in zip(self._fields, terms, strict=True)}
         column = torch.tensor(weights, dtype=torch.float64, device=self._device) if self._weighted else None
@@ -167,6 +170,7 @@ class Reducer:
             if self._orders.measure_drift:
                 self._sum(span.key(DRIFT), values.shape[1]).add(values * values)
         self._clients.extend(clients)
+        self.broken = False
 
     def take_clients(self) -> tuple[int, ...]:
         """Return the clients whose uploads are in the sums, which the caller takes next, and forget them."""

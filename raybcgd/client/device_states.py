@@ -43,9 +43,11 @@ class DeviceStates:
             while len(self._held) > self._capacity:
                 self._held.popitem(last=False)
 
-    def clear(self) -> None:
-        """Free the memory."""
+    def clear(self) -> bool:
+        """Free the memory. Return whether there was any."""
+        held = bool(self._held)
         self._held.clear()
+        return held
 
     def __bool__(self) -> bool:
         """Return whether there is room for a state."""

@@ -15,6 +15,7 @@ from raybcgd.aggregation.exact import Levels
 from raybcgd.aggregation.reducer import Diverged, Reducer
 from raybcgd.algorithms.api import Task
 from raybcgd.algorithms.contract import Kind, displacement
+from raybcgd.client.device import is_fatal, is_out_of_memory, load_of
 from raybcgd.client.device_states import DeviceStates, Row
 from raybcgd.client.gradients import ClientStack, Gradients, OneClient, StackGradient
 from raybcgd.client.shards import Shards
@@ -28,6 +29,7 @@ from raybcgd.messages import (
     CallResult,
     ClientTask,
     HostLoad,
+    HostLost,
     Outcome,
     Partial,
     Piece,
@@ -71,6 +73,13 @@ class _Round(NamedTuple):
     uploads: Uploads
 
 
+class _DeviceLost(Exception):
+    """The host cannot continue: its device is broken, or its sums are incomplete."""
+
+    def __init__(self, lost: HostLost) -> None:
+        self.lost = lost
+
+
 class ClientHost:
     """Trains clients and evaluates models on one device. Engines decide where it runs."""
 
@@ -96,21 +105,25 @@ class ClientHost:
         down: Mapping[str, np.ndarray],
         orders: RoundOrders,
         hand_over: bool = False,
+        alone: bool = False,
     ) -> CallResult:
         """Run the tasks, in stacks if `problem.stack` is set. A failing client does not affect the others.
 
-        With `hand_over`, the result includes the partial sum, see `hand_over`.
+        With `hand_over`, the result includes the partial sum, see `hand_over`. With `alone`, every client is a stack of
+        its own, to find the one that breaks the device.
         """
-        rnd = self._begin(down, orders)
-        stacks = -(-len(tasks) // max(self._problem.stack, 1))
+        stacks = -(-len(tasks) // (1 if alone else max(self._problem.stack, 1)))
         cuts = [k * len(tasks) // max(stacks, 1) for k in range(stacks + 1)]
         outcomes: list[Outcome] = []
-        for start, stop in pairwise(cuts):
-            outcomes += self._train_isolated(tasks[start:stop], rnd)
+        try:
+            rnd = self._begin(down, orders)
+            for start, stop in pairwise(cuts):
+                outcomes += self._train_isolated(tasks[start:stop], rnd)
+        except _DeviceLost as error:
+            return CallResult([], HostLoad(), lost=error.lost)
         if self._states is not None and not hand_over:
             self._states.end_call()
-        on_device = torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
-        load = HostLoad(0 if self._states is None else self._states.bytes, on_device)
+        load = load_of(self._device, 0 if self._states is None else self._states.bytes)
         return CallResult(outcomes, load, self.hand_over() if hand_over else None)
 
     def hand_over(self, on_device: bool = False) -> Partial | None:
@@ -164,18 +177,36 @@ class ClientHost:
         return self._round
 
     def _train_isolated(self, tasks: Sequence[ClientTask], rnd: _Round) -> list[Outcome]:
-        """Train a stack of clients. If that fails, train them one at a time to isolate the failing client."""
-        started = time.perf_counter()
+        """Train a stack of clients. If that fails, train them one at a time to isolate the failing client.
+
+        If memory runs out, first free the states on the device, then halve the stack.
+        """
+        started, added = time.perf_counter(), len(rnd.reducer.clients)
         try:
             return self._train_stack(tasks, rnd)
         except Exception as error:
-            if len(tasks) > 1:
-                return [self._train_isolated([task], rnd)[0] for task in tasks]
-            diverged, seconds = isinstance(error, Diverged), time.perf_counter() - started
             where = traceback.extract_tb(error.__traceback__)[-1]
             text = f"{named_line(error)} ({where.filename.rpartition('/')[2]}:{where.lineno})"
+            if is_fatal(error) or rnd.reducer.broken:
+                raise _DeviceLost(HostLost(tuple(task.client for task in tasks), text)) from None
+            diverged, full = isinstance(error, Diverged), is_out_of_memory(error)
             text = str(error) if diverged else text
-            return [Outcome(tasks[0].client, None, FRESH, seconds, float("nan"), text, diverged)]
+        # Here, the error and its traceback no longer hold the tensors of the failed stack.
+        assert len(rnd.reducer.clients) == added
+        if full and self._free_device():
+            return self._train_isolated(tasks, rnd)
+        if len(tasks) > 1:
+            size = -(-len(tasks) // 2) if full else 1
+            parts = [tasks[start : start + size] for start in range(0, len(tasks), size)]
+            return [outcome for part in parts for outcome in self._train_isolated(part, rnd)]
+        seconds = time.perf_counter() - started
+        return [Outcome(tasks[0].client, None, FRESH, seconds, float("nan"), text, diverged)]
+
+    def _free_device(self) -> bool:
+        """Free cached memory on the device. Return whether that included client states."""
+        held = self._device_states.clear()
+        torch.accelerator.empty_cache()
+        return held
 
     def _train_stack(self, tasks: Sequence[ClientTask], rnd: _Round) -> list[Outcome]:
         """Train clients and store their states. The time is divided among them in proportion to their steps."""

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 import numpy as np
-import torch
 
+from raybcgd.client.device import CPU, accelerator
 from raybcgd.client.host import ClientHost, one_thread
 from raybcgd.engine.session import Announcer, Session
-from raybcgd.messages import HostLoad, Piece, Score
+from raybcgd.errors import RunError
+from raybcgd.messages import HostLoad, HostLost, Piece, Score
 from raybcgd.problem import Data, Problem
 from raybcgd.record.rounds import Hosts, RoundRecord
 from raybcgd.server.loop import TrainingLoop
@@ -50,9 +51,8 @@ class LocalPool:
     def __init__(self, problem: Problem, data: Data, state_address: str) -> None:
         self._open = ExitStack()
         self._open.enter_context(one_thread())
-        on_gpu = problem.config.hosts.device == "gpu"
-        device = torch.accelerator.current_accelerator() if on_gpu else None
-        self._host = ClientHost(problem, data, state_address, device or torch.device("cpu"))
+        device = accelerator() if problem.config.hosts.device == "gpu" else None
+        self._host = ClientHost(problem, data, state_address, device or CPU)
         self._chunk = problem.stack or 1
         self._reduce = problem.config.hosts.aggregation != "coordinator"
         self._load, self._queued = HostLoad(), 0
@@ -66,6 +66,8 @@ class LocalPool:
             if work.deadline_seconds is not None and time.monotonic() - started > work.deadline_seconds:
                 break
             result = self._host.train(work.tasks[start : start + self._chunk], work.broadcast, orders)
+            if result.lost is not None:
+                raise _device_lost(result.lost, orders.round_index)
             self._load = result.load
             inbox.receive(result.outcomes)
         inbox.receive([], self._host.hand_over(on_device=True))
@@ -81,3 +83,11 @@ class LocalPool:
     def close(self) -> None:
         """Restore torch's number of threads."""
         self._open.close()
+
+
+def _device_lost(lost: HostLost, round_index: int) -> RunError:
+    who = ", ".join(map(str, lost.clients))
+    who = f"client {who}" if len(lost.clients) == 1 else f"one of the clients {who}"
+    return RunError(
+        f"{who} made the accelerator fail in round {round_index}: {lost.cause}; fix its data or the model, then resume"
+    )

@@ -17,6 +17,8 @@ class HostsConfig(Section):
     """CPUs per host. Default: 0 with a GPU, 1 without."""
     device: Literal["auto", "gpu", "cpu"] = "auto"
     """auto: use GPUs if the cluster has any when the run starts. gpu: wait for GPUs. cpu: ignore GPUs."""
+    logical_gpus: bool = False
+    """Accept GPUs that exist only in Ray's books: a host that finds no accelerator runs on the CPU. For tests."""
     count: Annotated[int, Field(ge=1)] | None = None
     """Number of hosts. Default: as many as fit on the cluster, at most one per sampled client."""
     max_count: Annotated[int, Field(ge=1)] | None = None

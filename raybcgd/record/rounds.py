@@ -172,6 +172,8 @@ class Hosts(Section):
     """Capacity of Ray's object store on all nodes."""
     device_memory_bytes: Annotated[int | None, GAUGE] = None
     """Sum of the hosts' peak accelerator memory. None on CPUs."""
+    device_reserved_bytes: Annotated[int | None, GAUGE] = None
+    """Sum of the accelerator memory that the hosts' processes reserved, at their peaks. None on CPUs."""
 
 
 class RoundRecord(Section):

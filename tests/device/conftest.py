@@ -5,10 +5,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch  # before the stand-in is on the path: torch would load it here and now
 
 from raybcgd.config import Config
+from raybcgd.data.dataset import Dataset
 from raybcgd.experiment import RunResult
 from raybcgd.record.rounds import Quality
 from tests.conftest import small
@@ -47,3 +49,12 @@ def on(device: str, **tables: Any) -> Config:
 def outcome(result: RunResult) -> tuple[str, list[Quality]]:
     """Return what must not depend on the device: the final weights, and the losses and accuracies of all rounds."""
     return str(result.summary["sha256"]), [record.quality for record in result.records]
+
+
+def with_poison(clients: int) -> Dataset:
+    """Return data of which one sample, and so one client, breaks the device in the model `Poisonous`."""
+    rng = np.random.default_rng(0)
+    inputs, targets = rng.normal(size=(clients * 40, 8)).astype(np.float32), rng.integers(0, 4, clients * 40)
+    test = inputs[:40].copy()
+    inputs[0, 0] = 1e6
+    return Dataset.from_tensors(inputs, targets, test, targets[:40], classes=4)

@@ -1,4 +1,4 @@
-"""A model that fails if it trains anywhere but on the stand-in."""
+"""Models that fail: anywhere but on the stand-in, or on a poisonous sample."""
 
 from typing import Any
 
@@ -19,4 +19,19 @@ class OnTheDevice(nn.Module):
         if self.training and x.device != torch.device("standin:0"):
             raise RuntimeError(f"a batch on {x.device}")
         outputs: Tensor = self.net(x)
+        return outputs
+
+
+class Poisonous(nn.Module):
+    """The small network of the other tests. In training, a sample with a huge value makes an index out of bounds."""
+
+    def __init__(self, input_shape: tuple[int, ...], classes: int, **options: Any) -> None:
+        super().__init__()
+        self.net = mlp(input_shape, classes, **options)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.net(x)
+        if self.training:
+            huge = (x.flatten(1).amax(1) > 20).long() * 1000
+            outputs = outputs + outputs.new_zeros(3)[huge].sum()
         return outputs

@@ -10,7 +10,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from raybcgd.experiment import run
-from tests.device.conftest import on, outcome
+from tests.device.conftest import on, outcome, with_poison
 from tests.ray.conftest import SETTINGS, start_cluster, stop_cluster
 
 pytestmark = pytest.mark.device
@@ -57,3 +57,25 @@ def test_a_run_moves_to_another_engine_and_device(two_gpus: Cluster, out: Path) 
     run(on("cpu", rounds=2), out=out / "moved")
     moved = run(on("gpu", engine="ray", rounds=4, hosts=TWO_HOSTS), out=out / "moved", resume=True)
     assert outcome(moved) == outcome(run(on("cpu", rounds=4), out=out / "whole"))
+
+
+@pytest.mark.parametrize("stack", [0, 4])
+def test_a_client_that_breaks_its_device_is_dropped_and_its_host_replaced(
+    two_gpus: Cluster, out: Path, stack: int
+) -> None:
+    config = on(
+        "gpu",
+        engine="ray",
+        rounds=1,
+        hosts={"num_gpus": 1, "count": 2},
+        local={"stack": stack},
+        cohort={"clients_per_block": None, "clients_per_round": 8, "on_client_error": "drop"},
+        data={"partition": {"kind": "iid", "clients": 8}},
+        model={"name": "tests.device.models:Poisonous", "options": {}},
+        blocks={"count": 1},
+    )
+    (record,) = run(config, dataset=with_poison(8), out=out).records
+    (dropped,) = record.dropped
+    assert "device-side assert" in dropped.reason
+    assert len(record.participants) == 7
+    assert record.hosts.restarted >= 1

@@ -28,7 +28,7 @@ CLUSTER = {
     }
 }
 TABLES = {"rounds": 60, "local": {"epochs": 2, "stack": 0}, "evaluation": {"every": 10}, "checkpoint": {"every": 20}}
-HOSTS = {"device": "gpu", "num_gpus": 0.5, "max_count": 4}
+HOSTS = {"device": "gpu", "logical_gpus": True, "num_gpus": 0.5, "max_count": 4}
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,7 @@ def test_four_hosts_on_each_of_four_gpus(gpu_cluster: Cluster, out: Path) -> Non
         rounds=600,
         blocks={"count": 2},
         cohort={"clients_per_block": 8},
-        hosts={"num_gpus": 0.25},
+        hosts={"num_gpus": 0.25, "logical_gpus": True},
         checkpoint={"every": 0},
     )
     with pytest.raises(Done):
@@ -70,3 +70,10 @@ def test_the_error_for_hosts_that_do_not_fit_names_the_capacity(gpu_cluster: Clu
     config = small(engine="ray", hosts={"num_gpus": 0.3, "count": 13})
     with pytest.raises(ConfigError, match=r"hosts\.count = 13 requires 13 hosts of 0\.3 GPU each, but only 12 fit"):
         run(config, out=out)
+
+
+def test_a_granted_gpu_that_is_not_there_ends_the_run(gpu_cluster: Cluster, out: Path) -> None:
+    config = small(engine="ray", hosts={"num_gpus": 0.5, "count": 1})
+    with pytest.raises(ConfigError, match=r"a host was granted GPU \d, but torch .* finds no accelerator: ") as raised:
+        run(config, out=out)
+    assert "\n" not in str(raised.value)

@@ -7,6 +7,7 @@ import numpy as np
 import ray
 import torch
 
+from raybcgd.client.device import CPU, accelerator, why_none
 from raybcgd.client.host import ClientHost
 from raybcgd.messages import CallResult, ClientTask, Piece, RoundOrders, Score, SumKey
 from raybcgd.problem import Data, Problem
@@ -21,6 +22,8 @@ class HostPlace(NamedTuple):
     """The GPUs that the host has a share of."""
     sees_states: bool
     """Whether the host can reach the folder of client states that the coordinator created."""
+    no_device: str | None = None
+    """Why the host cannot use the GPU that it was granted."""
 
 
 @ray.remote(max_restarts=0, max_task_retries=0)
@@ -31,21 +34,26 @@ class HostActor:
         torch.set_num_threads(1)
         context = ray.get_runtime_context()
         gpus = tuple(context.get_accelerator_ids().get("GPU", ()))
-        self._place = HostPlace(context.get_node_id(), gpus, SegmentFolder(state_address, problem.state_layout).seen)
-        # A logical GPU without a device: the host runs on the CPU.
-        on_gpu = bool(gpus) and torch.accelerator.is_available()
-        device = torch.accelerator.current_accelerator() if on_gpu else None
-        self._host = ClientHost(problem, data, state_address, device or torch.device("cpu"))
+        device = accelerator() if gpus else CPU
+        logical = problem.config.hosts.logical_gpus
+        self._place = HostPlace(
+            context.get_node_id(),
+            gpus,
+            SegmentFolder(state_address, problem.state_layout).seen,
+            why_none() if device is None and not logical else None,
+        )
+        if self._place.no_device is None:
+            self._host = ClientHost(problem, data, state_address, device or CPU)
 
     def place(self) -> HostPlace:
         """Return where the host runs. The reply also shows that the host is up."""
         return self._place
 
     def train(
-        self, tasks: Sequence[ClientTask], down: Mapping[str, np.ndarray], orders: RoundOrders, hand_over: bool
+        self, tasks: Sequence[ClientTask], down: Mapping[str, np.ndarray], orders: RoundOrders, *how: bool
     ) -> CallResult:
         """Run tasks; see `ClientHost.train`."""
-        return self._host.train(tasks, down, orders, hand_over)
+        return self._host.train(tasks, down, orders, *how)
 
     def begin_hand_over(self) -> tuple[tuple[int, ...], tuple[SumKey, ...]]:
         """Wait until all new states are stored. Return the clients and the pieces of the partial sum."""

@@ -126,6 +126,11 @@ class HostGroup:
                 raise RunError(f"a host failed to start more than hosts.max_retries = {limit} times: {cause}") from None
             self.replace(number)
             return False
+        if host.place.no_device is not None:
+            raise ConfigError(
+                f"a host was granted GPU {', '.join(host.place.gpus)}, but {host.place.no_device}; install the driver "
+                'and a build of torch for it on every node, or set hosts.device = "cpu"'
+            )
         if self._problem.keeps_state and not host.place.sees_states:
             raise ConfigError(
                 f"a host on another machine cannot reach {self._state_address}, where client states are stored; set "

@@ -17,7 +17,7 @@ from raybcgd.engine.ray.object_store import store_usage
 from raybcgd.engine.ray.placement import sums_at_hosts
 from raybcgd.engine.ray.scheduling import TaskQueues, TaskTimes
 from raybcgd.errors import ConfigError, RunError, last_line
-from raybcgd.messages import CallResult, ClientTask, Piece, RoundOrders, Score
+from raybcgd.messages import FRESH, CallResult, ClientTask, HostLost, Outcome, Piece, RoundOrders, Score
 from raybcgd.problem import Problem
 from raybcgd.record.rounds import Hosts
 from raybcgd.server.pool import Inbox, PoolReport, RoundWork
@@ -48,6 +48,8 @@ class _Training:
     """Clients whose upload has not arrived."""
     calls: int = 0
     """Calls in flight."""
+    alone: bool = False
+    """Train clients one by one, because one of them breaks its host's device."""
     times_lost: Counter[int] = field(default_factory=Counter)
     """How often each client's task was lost with its host."""
     watched: set[int] = field(default_factory=set)
@@ -151,7 +153,7 @@ class RayPool:
         last = queues.is_empty(number) and not training.piecewise
         if chunk or (last and host.kept and not host.calls):
             hand_over = training.each_call_hands_over or last
-            ref = host.actor.train.remote(chunk, training.broadcast_ref, training.orders, hand_over)
+            ref = host.actor.train.remote(chunk, training.broadcast_ref, training.orders, hand_over, training.alone)
             host.calls[ref] = chunk
             training.calls += 1
             self._watch(number, ref)
@@ -195,6 +197,9 @@ class RayPool:
             return
         except RayTaskError as error:
             raise _unwrapped(error) from None
+        if result.lost is not None:
+            self._host_failed(training, number, result.lost)
+            return
         host = self.hosts.all[number]
         training.calls -= 1
         tasks, host.load = host.calls.pop(ref), result.load
@@ -209,6 +214,17 @@ class RayPool:
         training.open_clients -= arrived
         host.kept = [task for task in host.kept if task.client not in arrived]
         self._submit_call(training, number)
+
+    def _host_failed(self, training: _Training, number: int, lost: HostLost) -> None:
+        """Replace a host whose device failed and retry its tasks, except for the client at fault."""
+        if len(lost.clients) == 1:
+            (client,) = lost.clients
+            for tasks in self.hosts.all[number].calls.values():
+                tasks[:] = [task for task in tasks if task.client != client]
+            training.open_clients.discard(client)
+            training.inbox.receive([Outcome(client, None, FRESH, 0.0, float("nan"), lost.cause)])
+        training.alone = True
+        self._retry_lost(training, [number], RunError(lost.cause))
 
     def _collect(self, training: _Training) -> None:
         """Collect the partial sums of all hosts, node by node. Retry the tasks of a node's hosts if one is lost."""
@@ -318,6 +334,7 @@ class RayPool:
             restarted=restarted,
             state_memory_bytes=sum(load.state_memory_bytes for load in loads),
             device_memory_bytes=sum(on_devices) if on_devices else None,
+            device_reserved_bytes=sum(load.device_reserved_bytes or 0 for load in loads) if on_devices else None,
             object_store_bytes=self._usage[0],
             object_store_capacity_bytes=self._usage[1],
         )
