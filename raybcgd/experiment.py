@@ -82,6 +82,7 @@ def run(
         **summarise(records, models, time.perf_counter() - started),
         "parameters": problem.layout.size,
         "stack": problem.stack,
+        "devices": sorted({record.hosts.device for record in records if record.hosts.device}),
         "versions": versions(),
     }
     if config.analysis is not None:

@@ -56,6 +56,8 @@ class HostLoad(NamedTuple):
     """Peak memory of tensors on the accelerator; None on a CPU."""
     device_reserved_bytes: int | None = None
     """Peak memory that torch reserved on the accelerator, which also holds what it caches; None on a CPU."""
+    device: str = ""
+    """The kind of device."""
 
 
 class Traffic(NamedTuple):

@@ -234,6 +234,8 @@ def check(problem: Problem) -> None:
     gpu_here = config.engine == "local" and config.hosts.device == "gpu"
     if gpu_here and not torch.accelerator.is_available():
         raise ConfigError('hosts.device = "gpu" with engine = "local", but this machine has no GPU; set it to "cpu"')
+    if config.local.precision == "bf16" and config.model.dtype == "float64":
+        raise ConfigError('local.precision = "bf16" needs model.dtype = "float32"; change one of them')
     if config.checkpoint.address is not None:
         open_address(config.checkpoint.address)
     _ = problem.cohort_size, problem.stack, problem.loss, problem.uplinks

@@ -1,4 +1,8 @@
-"""The device of a host: which one it is, how much memory it uses, and which of its errors are fatal."""
+"""The device of a host: which one it is, how it computes, how much memory it uses, and which errors are fatal."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -16,7 +20,7 @@ def accelerator() -> torch.device | None:
 def why_none() -> str:
     """Return one line that says why torch finds no accelerator."""
     try:
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
     except Exception as error:
         return f"torch {torch.__version__} finds no accelerator: {first_line(error)}"
     return f"torch {torch.__version__} finds no accelerator"
@@ -25,9 +29,42 @@ def why_none() -> str:
 def load_of(device: torch.device, state_bytes: int) -> HostLoad:
     """Return the memory that a host uses."""
     if device.type == "cpu":
-        return HostLoad(state_bytes)
+        return HostLoad(state_bytes, device=kind_of(device))
     allocated, reserved = torch.accelerator.max_memory_allocated(device), torch.accelerator.max_memory_reserved(device)
-    return HostLoad(state_bytes, allocated, reserved)
+    return HostLoad(state_bytes, allocated, reserved, kind_of(device))
+
+
+def kind_of(device: torch.device) -> str:
+    """Return the kind of a device. Only devices of the same kind give the same bits."""
+    if device.type == "cpu":
+        return f"cpu {torch.backends.cpu.get_cpu_capability()}"
+    return f"cuda {torch.cuda.get_device_name(device)}" if device.type == "cuda" else device.type
+
+
+@contextmanager
+def deterministic(device: torch.device, strict: bool) -> Iterator[None]:
+    """Set how an accelerator computes, and restore torch's settings afterwards. A CPU host is always deterministic."""
+    if device.type == "cpu":
+        yield
+        return
+    before = (torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory)  # type: ignore[attr-defined]
+    if strict:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
+    torch.use_deterministic_algorithms(strict)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs time
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = strict, not strict
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = not strict
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch.utils.deterministic.fill_uninitialized_memory = before[1]  # type: ignore[attr-defined]
+
+
+def limit_share(device: torch.device, share: float) -> None:
+    """Limit this process to its share of a GPU's memory, so that hosts on the same GPU cannot take each other's."""
+    if device.type == "cuda" and 0 < share < 1:
+        torch.cuda.set_per_process_memory_fraction(share, device)
 
 
 def is_fatal(error: Exception) -> bool:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +20,16 @@ Loss = Callable[..., Tensor]
 _RECORD_AFTER = 20
 """Number of gradients of the same shape after which their operations are recorded. Recording takes as long as about
 40 gradients of a small model."""
+
+
+def autocast(device: torch.device, bf16: bool) -> AbstractContextManager[Any]:
+    """Return the context of a forward pass: bfloat16 where it is safe, or nothing."""
+    return torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext()
+
+
+def _widened(outputs: Tensor, bf16: bool) -> Tensor:
+    """Return a model's outputs in float32, in which losses are computed."""
+    return outputs.float() if bf16 else outputs
 
 
 class Gradients(Protocol):
@@ -51,9 +62,9 @@ class Gradients(Protocol):
 class OneClient:
     """Gradients of one client, which the module's backward pass writes into the flat gradient."""
 
-    def __init__(self, flat: FlatModel, loss: Loss, shard: Shard) -> None:
+    def __init__(self, flat: FlatModel, loss: Loss, shard: Shard, bf16: bool = False) -> None:
         flat.reset_integer_buffers()
-        self._flat, self._loss, self._shard = flat, loss, shard
+        self._flat, self._loss, self._shard, self._bf16 = flat, loss, shard, bf16
         plan = shard.schedule
         self._order = plan.order.tolist()
         members = plan.members()
@@ -84,7 +95,9 @@ class OneClient:
             self._epoch, self._samples = epoch, self._shard.augmented(epoch)
         inputs, targets = self._samples.take(self._members[batch])
         self._flat.gradient.zero_()
-        loss = self._loss(self._flat.module(inputs), targets)
+        with autocast(inputs.device, self._bf16):
+            outputs = self._flat.module(inputs)
+        loss = self._loss(_widened(outputs, self._bf16), targets)
         loss.backward()  # type: ignore[no-untyped-call]
         return self._flat.gradient, loss.detach()
 
@@ -105,10 +118,11 @@ class StackGradient:
     time than vmap and gives the same bits.
     """
 
-    def __init__(self, flat: FlatModel, loss: Loss) -> None:
+    def __init__(self, flat: FlatModel, loss: Loss, bf16: bool = False) -> None:
         def one(vector: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-            outputs = functional_call(flat.module, flat.named(vector), (inputs,))
-            return (loss(outputs, targets, reduction="none") * weights).sum() / weights.sum()
+            with autocast(inputs.device, bf16):
+                outputs = functional_call(flat.module, flat.named(vector), (inputs,))
+            return (loss(_widened(outputs, bf16), targets, reduction="none") * weights).sum() / weights.sum()
 
         self._vmapped = vmap(grad_and_value(one))
         self._calls: Counter[tuple[int, ...]] = Counter()

@@ -87,7 +87,8 @@ class ClientHost:
         self._problem, self._data, self._device = problem, data, device
         self._algorithm = problem.algorithm
         self._flat = problem.flat_model(device)
-        self._stack_gradient = StackGradient(self._flat, problem.loss)
+        self._bf16 = problem.config.local.precision == "bf16"
+        self._stack_gradient = StackGradient(self._flat, problem.loss, self._bf16)
         self._shards = Shards(problem, data, device)
         self._states = None
         if problem.keeps_state:
@@ -259,7 +260,7 @@ class ClientHost:
             gradients = ClientStack(self._flat, self._stack_gradient, shards, batch_rows)
         else:
             torch.manual_seed(seed_of(problem.config.seed, "torch", tasks[0].client, orders.round_index))
-            gradients = OneClient(self._flat, problem.loss, shards[0])
+            gradients = OneClient(self._flat, problem.loss, shards[0], self._bf16)
         column = torch.tensor(steps, dtype=torch.float64)[:, None] if stacked else steps[0]
         work = LocalWork(
             gradients,

@@ -18,6 +18,9 @@ class LocalConfig(Section):
     """B, the number of samples per batch. full: all samples of the client."""
     anchor_memory_mb: Annotated[float, Field(ge=0)] = 512.0
     """Memory per host to cache FedBCGD+'s batch gradients at x. If they do not fit, each step recomputes its own."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """bf16: compute the forward and backward passes in bfloat16 where torch's autocast considers it safe. Weights,
+    gradients, client states and sums stay in float32."""
     stack: Literal["auto"] | Annotated[int, Field(ge=0)] = "auto"
     """Number of clients that a host trains together, as one stack. 0: one client at a time. auto: 64 for small models
     without convolutions, otherwise 0."""

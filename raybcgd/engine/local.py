@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 import numpy as np
 
-from raybcgd.client.device import CPU, accelerator
+from raybcgd.client.device import CPU, accelerator, deterministic
 from raybcgd.client.host import ClientHost, one_thread
 from raybcgd.engine.session import Announcer, Session
 from raybcgd.errors import RunError
@@ -52,6 +52,7 @@ class LocalPool:
         self._open = ExitStack()
         self._open.enter_context(one_thread())
         device = accelerator() if problem.config.hosts.device == "gpu" else None
+        self._open.enter_context(deterministic(device or CPU, problem.config.hosts.determinism == "strict"))
         self._host = ClientHost(problem, data, state_address, device or CPU)
         self._chunk = problem.stack or 1
         self._reduce = problem.config.hosts.aggregation != "coordinator"
@@ -81,7 +82,7 @@ class LocalPool:
         return PoolReport(Hosts(up=1, queued_tasks=self._queued, **self._load._asdict()))
 
     def close(self) -> None:
-        """Restore torch's number of threads."""
+        """Restore torch's settings."""
         self._open.close()
 
 

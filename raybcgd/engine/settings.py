@@ -17,6 +17,9 @@ class HostsConfig(Section):
     """CPUs per host. Default: 0 with a GPU, 1 without."""
     device: Literal["auto", "gpu", "cpu"] = "auto"
     """auto: use GPUs if the cluster has any when the run starts. gpu: wait for GPUs. cpu: ignore GPUs."""
+    determinism: Literal["strict", "fast"] = "strict"
+    """On accelerators only. strict: the same run on the same kind of device gives the same bits; operators without a
+    deterministic form are errors. fast: allow such operators, TF32, and kernels chosen by measurement."""
     logical_gpus: bool = False
     """Accept GPUs that exist only in Ray's books: a host that finds no accelerator runs on the CPU. For tests."""
     count: Annotated[int, Field(ge=1)] | None = None

@@ -150,6 +150,10 @@ class Timing(Section):
 class Hosts(Section):
     """The client hosts during the round."""
 
+    device: str | None = None
+    """The kind of device that trained the clients; several kinds are separated by commas. Results of different kinds
+    differ in their last bits."""
+
     up: Annotated[int, GAUGE]
     """Hosts that are up."""
     pending: Annotated[int, GAUGE] = 0

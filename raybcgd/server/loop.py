@@ -77,8 +77,10 @@ class TrainingLoop:
         self._state = initial_state(problem, data)
         position = self._position(resume)
         self._log.restore(b"" if position is None else position.log)
+        self._device: str | None = None
         if position is not None:
             self._state = restored_state(self._state, position)
+            self._device = next((record.hosts.device for record in reversed(list(self._log))), None)
 
     def _position(self, resume: bool) -> Position | None:
         """Return the checkpoint to resume from, or None to start at round 0."""
@@ -130,9 +132,21 @@ class TrainingLoop:
                 yield from self._finish(pending)  # the previous round is already committed
                 raise
             yield from self._finish(pending)
+            self._warn_about_devices(record)
             self._state = state
             pending = self._pending(record, pool)
         yield from self._finish(pending)
+
+    def _warn_about_devices(self, record: RoundRecord) -> None:
+        """Warn once if a resumed run, or a replaced host, continues on another kind of device."""
+        before, now = self._device, record.hosts.device
+        self._device = now or before
+        if before and now and before != now:
+            log.warning(
+                "round %d ran on %s, the rounds before on %s: the weights can differ in their last bits from a run on "
+                "one kind of device",
+                *(record.round, now, before),
+            )
 
     def _pending(self, record: RoundRecord, pool: Pool) -> "_Pending":
         """Start the evaluation of a committed round, and keep what its checkpoint needs."""

@@ -7,7 +7,7 @@ import numpy as np
 import ray
 import torch
 
-from raybcgd.client.device import CPU, accelerator, why_none
+from raybcgd.client.device import CPU, accelerator, deterministic, limit_share, why_none
 from raybcgd.client.host import ClientHost
 from raybcgd.messages import CallResult, ClientTask, Piece, RoundOrders, Score, SumKey
 from raybcgd.problem import Data, Problem
@@ -43,6 +43,10 @@ class HostActor:
             why_none() if device is None and not logical else None,
         )
         if self._place.no_device is None:
+            hosts = problem.config.hosts
+            limit_share(device or CPU, hosts.num_gpus)
+            self._settings = deterministic(device or CPU, hosts.determinism == "strict")
+            self._settings.__enter__()  # for the life of the process
             self._host = ClientHost(problem, data, state_address, device or CPU)
 
     def place(self) -> HostPlace:

@@ -217,8 +217,7 @@ class RayPool:
 
     def _host_failed(self, training: _Training, number: int, lost: HostLost) -> None:
         """Replace a host whose device failed and retry its tasks, except for the client at fault."""
-        if len(lost.clients) == 1:
-            (client,) = lost.clients
+        for client in lost.clients if len(lost.clients) == 1 else ():
             for tasks in self.hosts.all[number].calls.values():
                 tasks[:] = [task for task in tasks if task.client != client]
             training.open_clients.discard(client)
@@ -327,6 +326,7 @@ class RayPool:
         if time.monotonic() - self._usage_measured >= _USAGE_SECONDS:
             self._usage, self._usage_measured = store_usage(), time.monotonic()
         hosts = Hosts(
+            device=", ".join(sorted({load.device for load in loads if load.device})) or None,
             up=len(self.hosts.up()),
             pending=len(self.hosts.starting()),
             queued_tasks=self._max_queued,

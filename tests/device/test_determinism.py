@@ -1,0 +1,84 @@
+"""What a run promises about its bits on an accelerator, and what it says when it cannot keep it."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from raybcgd.client.device import CPU, deterministic, limit_share
+from raybcgd.errors import RunError
+from raybcgd.experiment import run
+from raybcgd.model.dense import mlp
+from tests.device.conftest import on, outcome
+
+pytestmark = pytest.mark.device
+
+
+class Unordered(nn.Module):
+    """A network with an operator that has no deterministic form."""
+
+    def __init__(self, input_shape: tuple[int, ...], classes: int, **options: Any) -> None:
+        super().__init__()
+        self.net = mlp(input_shape, classes, **options)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.net(x)
+        if self.training:
+            with torch.no_grad():
+                index = torch.zeros(2, dtype=torch.long, device=x.device)
+                torch.zeros(3, device=x.device).put_(index, torch.ones(2, device=x.device))
+        return outputs
+
+
+def test_strict_refuses_operators_without_a_deterministic_form(tmp_path: Path) -> None:
+    tables: dict[str, Any] = {"model": {"name": "tests.device.test_determinism:Unordered"}, "local": {"stack": 0}}
+    with pytest.raises(RunError, match="put_ does not have a deterministic implementation"):
+        run(on("gpu", **tables), out=tmp_path / "strict")
+    assert not torch.are_deterministic_algorithms_enabled()
+    run(on("gpu", **tables, hosts={"determinism": "fast"}), out=tmp_path / "fast")
+
+
+def test_strict_and_fast_set_what_cuda_needs_and_restore_torch() -> None:
+    device = torch.device("standin")
+    for strict in (True, False):
+        with deterministic(device, strict):
+            assert torch.are_deterministic_algorithms_enabled() is strict
+            assert torch.backends.cudnn.deterministic is strict
+            assert torch.backends.cuda.matmul.allow_tf32 is not strict
+            assert torch.backends.cudnn.allow_tf32 is not strict
+        assert not torch.are_deterministic_algorithms_enabled()
+    with deterministic(CPU, True):
+        assert not torch.are_deterministic_algorithms_enabled(), "CPU hosts are deterministic without it, and faster"
+
+
+def test_two_strict_runs_give_the_same_bits(tmp_path: Path) -> None:
+    first, second = (outcome(run(on("gpu"), out=tmp_path / str(k))) for k in range(2))
+    assert first == second
+
+
+def test_the_kind_of_device_is_recorded_and_a_change_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = run(on("cpu", rounds=2), out=tmp_path / "run")
+    (cpu,) = first.summary["devices"]
+    assert cpu.startswith("cpu ")
+    with caplog.at_level(logging.WARNING):
+        same = run(on("cpu", rounds=4), out=tmp_path / "run", resume=True)
+        assert same.summary["devices"] == [cpu]
+        assert "ran on" not in caplog.text
+        resumed = run(on("gpu", rounds=6), out=tmp_path / "run", resume=True)
+    assert f"round 4 ran on standin, the rounds before on {cpu}" in caplog.text
+    assert caplog.text.count("ran on") == 1
+    assert resumed.summary["devices"] == [cpu, "standin"]
+
+
+def test_a_share_of_a_gpu_is_a_share_of_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only CUDA can limit a process. There is none here, so this checks only what it is asked for."""
+    asked: list[float] = []
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, device: asked.append(share))
+    for device, share in (("cuda", 0.25), ("cuda", 1.0), ("cuda", 2.0), ("cpu", 0.25)):
+        limit_share(torch.device(device), share)
+    assert asked == [0.25]
