@@ -105,6 +105,17 @@ def test_blocks_shows_the_blocks_of_a_paper() -> None:
     assert "fc3" in result.stdout
 
 
+def test_blocks_predicts_the_device_memory_of_a_config(config: Path) -> None:
+    result = raybcgd("blocks", config, "--memory")
+    assert result.exit_code == 0, result.output
+    assert "Device memory per host" in result.stdout
+    numbers = [
+        float(line.split("│")[2].replace(",", "")) for line in result.stdout.split("per host")[1].splitlines()[4:9]
+    ]
+    assert numbers[-1] == pytest.approx(sum(numbers[:-1]), abs=0.3)
+    assert_refused(raybcgd("blocks", "--model", "lenet5", "--memory"), "--memory", "config")
+
+
 def test_plan_is_a_hidden_alias_of_blocks() -> None:
     assert raybcgd("plan", "--model", "lenet5").stdout == raybcgd("blocks", "--model", "lenet5").stdout
     assert "plan" not in raybcgd("--help").stdout.split()

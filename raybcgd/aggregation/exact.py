@@ -21,7 +21,8 @@ or of 2^900 and more, make their coordinate NaN.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,16 @@ _CHUNK = {"cpu": 1 << 16}
 """Elements per pass. On a CPU, the float64 buffer should stay in the cache; elsewhere, kernels should be few."""
 _GRID_EXPONENT = {torch.float32: -40, torch.float64: -90}
 _LIMIT = 2.0**900
+
+
+@contextmanager
+def chunks_of_an_accelerator() -> Iterator[None]:
+    """Use the chunks of an accelerator on the CPU, to measure how much memory they need."""
+    saved = _CHUNK.pop("cpu")
+    try:
+        yield
+    finally:
+        _CHUNK["cpu"] = saved
 
 
 class ExactSum:

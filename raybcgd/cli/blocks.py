@@ -1,4 +1,4 @@
-"""`raybcgd blocks`: how a model is divided into blocks, and the size of an upload."""
+"""`raybcgd blocks`: how a model is divided into blocks, the size of an upload, and the device memory of a host."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +9,7 @@ from rich.table import Table
 from raybcgd.cli.shared import Set, exits_cleanly, out, print_line
 from raybcgd.config import Config, load_config, make_config
 from raybcgd.config.files import override
+from raybcgd.data.dataset import Dataset
 from raybcgd.data.sources import load
 from raybcgd.errors import ConfigError
 from raybcgd.model.blocks import divide
@@ -16,6 +17,7 @@ from raybcgd.model.division_table import Row, division_table, upload_saving
 from raybcgd.model.divisions import DIVISIONS
 from raybcgd.model.settings import MODELS
 from raybcgd.model.zoo import build
+from raybcgd.problem import prepare
 
 
 @exits_cleanly
@@ -29,9 +31,14 @@ def blocks(
     count: Annotated[int | None, typer.Option(help="Number of blocks.")] = None,
     classes: Annotated[int, typer.Option(min=2, help="With --model: number of classes.")] = 10,
     shape: Annotated[str, typer.Option(help="With --model: channels x height x width of a sample.")] = "3x32x32",
+    memory: Annotated[
+        bool, typer.Option("--memory", help="With a config: also predict the device memory of a client host.")
+    ] = False,
     settings: Set = None,
 ) -> None:
     """Show how a model is divided into blocks: layers, parameters, bytes and share of the model."""
+    if memory and config is None:
+        raise ConfigError("--memory needs a config, because memory depends on the data and the method; pass one")
     if (config is None) == (model is None):
         raise ConfigError("raybcgd blocks takes either a config or --model; pass exactly one of them")
     changes = [f"blocks.division={division}"] if division else []
@@ -40,6 +47,8 @@ def blocks(
         experiment = load_config(config, [*changes, *(settings or ())])
         dataset = load(experiment.data)
         _print_blocks(experiment, tuple(dataset.train.inputs.shape[1:]), dataset.classes)
+        if memory:
+            _print_memory(experiment, dataset)
         return
     if not changes and model in DIVISIONS:
         changes = [f"blocks.division={model}"]
@@ -77,6 +86,29 @@ def _print_blocks(config: Config, shape: tuple[int, ...], classes: int) -> None:
     print_line(
         f"A client uploads {saving.upload_bytes:,.0f} bytes per round on average, {saving.factor:.1f} times less than "
         f"the whole model{frozen}."
+    )
+
+
+def _print_memory(config: Config, dataset: Dataset) -> None:
+    from raybcgd.client.memory import predict  # imported here because it is slow to import
+
+    problem, data = prepare(config, dataset=dataset)
+    found = predict(problem, data)
+    table = Table(title=f"Device memory per host, {max(problem.stack, 1)} clients at a time", title_justify="left")
+    table.add_column("part")
+    table.add_column("MB", justify="right")
+    for part, size in (
+        ("train samples that stay on the device", found.samples),
+        ("client states that stay on the device", found.states),
+        ("broadcast", found.broadcast),
+        ("training, sums and evaluation, at their peak", found.work),
+        ("total", found.total),
+    ):
+        table.add_row(part, f"{size / 1e6:,.1f}")
+    out.print(table)
+    print_line(
+        "This counts tensors. Add about 500 MB per host for CUDA itself, and 20 % for memory that torch caches, then "
+        "set hosts.num_gpus to the result divided by the memory of a GPU."
     )
 
 
