@@ -188,7 +188,7 @@ class ClientHost:
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             text = f"{named_line(error)} ({where.filename.rpartition('/')[2]}:{where.lineno})"
-            if is_fatal(error) or rnd.reducer.broken:
+            if is_fatal(error) or (rnd.reducer.broken and not isinstance(error, Diverged)):
                 raise _DeviceLost(HostLost(tuple(task.client for task in tasks), text)) from None
             diverged, full = isinstance(error, Diverged), is_out_of_memory(error)
             text = str(error) if diverged else text

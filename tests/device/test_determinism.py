@@ -54,9 +54,20 @@ def test_strict_and_fast_set_what_cuda_needs_and_restore_torch() -> None:
         assert not torch.are_deterministic_algorithms_enabled(), "CPU hosts are deterministic without it, and faster"
 
 
-def test_two_strict_runs_give_the_same_bits(tmp_path: Path) -> None:
-    first, second = (outcome(run(on("gpu"), out=tmp_path / str(k))) for k in range(2))
-    assert first == second
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({}, {}),
+        ({"hosts": {"aggregation": "hosts"}}, {"hosts": {"aggregation": "coordinator"}}),
+        ({"local": {"stack": 2}}, {"local": {"stack": 6}}),
+    ],
+    ids=["run again", "other aggregation", "other stacks"],
+)
+def test_two_runs_give_the_same_bits(tmp_path: Path, device: str, first: Any, second: Any) -> None:
+    """One cell each of the table in docs/gpus.md."""
+    one, two = (outcome(run(on(device, **t), out=tmp_path / str(k))) for k, t in enumerate((first, second)))
+    assert one == two
 
 
 def test_the_kind_of_device_is_recorded_and_a_change_is_reported(
