@@ -100,7 +100,10 @@ class Problem:
     @cached_property
     def trained(self) -> Tensor | None:
         """1 on parameters and 0 on buffers. None without buffers."""
-        return self.flat_model().trained
+        entries = [entry for layer in self.layout.order for entry in layer.entries]
+        if all(entry.trained for entry in entries):
+            return None
+        return torch.cat([torch.full((entry.size,), float(entry.trained), dtype=self.dtype) for entry in entries])
 
     @cached_property
     def wire(self) -> Wire:

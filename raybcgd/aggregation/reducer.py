@@ -86,26 +86,29 @@ class Reducer:
         group = self._group(block)
         return self._algorithm.terms(sent, group.down, Task(steps, self._orders.lr, group.trained, group.shared))
 
-    def check_finite(self, block: int | None, terms: Any, clients: Sequence[int]) -> None:
-        """Raise `Diverged` if a value of a client's terms is not finite."""
-        rows = [value.reshape(len(clients), -1) for value in terms]
-        # A non-finite value makes the sum non-finite, but so does an overflow. Only then check every value.
-        for k in torch.nonzero(~torch.isfinite(sum(values.sum(1) for values in rows)))[:, 0].tolist():
-            if not all(bool(torch.isfinite(values[k]).all()) for values in rows):
-                where = "" if block is None else f" for block {block}"
-                raise Diverged(f"client {clients[k]} uploaded non-finite values{where}; lower algorithm.lr")
-
     def add(self, block: int | None, terms: Any, clients: Sequence[int], weights: Sequence[float]) -> None:
-        """Add the terms of some clients with the same block, one row each. All values must be finite."""
+        """Add the terms of some clients with the same block, one row each.
+
+        Raise `Diverged` if a value is not finite. The sums are then useless, because nothing can be taken back.
+        """
         group, count = self._group(block), len(clients)
         rows = {field.name: value.reshape(count, -1) for field, value in zip(self._fields, terms, strict=True)}
         column = torch.tensor(weights, dtype=torch.float64, device=self._device) if self._weighted else None
+        finite = True
         for field in self._fields:
             for span in group.spans[field.name]:
                 total = self._sum(span.key(field.name), _length(span.part))
-                total.add(rows[field.name][:, span.part], None if field.summed else column)
-        moved = rows[self._displacement]
-        squares = torch.zeros(count, len(self._wire.layout.blocks) + 1, dtype=torch.float64)
+                finite &= total.add(rows[field.name][:, span.part], None if field.summed else column)
+        if not finite:
+            bad = next(k for k in range(count) if not all(bool(values[k].isfinite().all()) for values in rows.values()))
+            where = "" if block is None else f" for block {block}"
+            raise Diverged(f"client {clients[bad]} uploaded non-finite values{where}; lower algorithm.lr")
+        self._measure(group, rows[self._displacement])
+        self._clients.extend(clients)
+
+    def _measure(self, group: _Group, moved: Tensor) -> None:
+        """Add displacements, one row per client, to the measurements of the round."""
+        squares = torch.zeros(len(moved), len(self._wire.layout.blocks) + 1, dtype=torch.float64)
         for number, part in group.measured:
             squares[:, number] = _squared_norms(moved[:, part])
         self._sum(SumKey(SQUARES, -1), squares.shape[1]).add(squares)
@@ -115,7 +118,6 @@ class Reducer:
                 self._sum(span.key(MOVED), values.shape[1]).add(values)
             if self._orders.measure_drift:
                 self._sum(span.key(DRIFT), values.shape[1]).add(values * values)
-        self._clients.extend(clients)
 
     def take_clients(self) -> tuple[int, ...]:
         """Return the clients whose uploads are in the sums, which the caller takes next, and forget them."""
@@ -142,10 +144,9 @@ class Reducer:
         """The clients whose uploads are in the sums."""
         return self._clients
 
-    def take_total(self, key: SumKey) -> Tensor | None:
-        """Remove a sum and return it in float64. None if no client contributed."""
-        found = self._sums.pop(key, None)
-        return None if found is None else found.total()
+    def take_sum(self, key: SumKey) -> ExactSum | None:
+        """Remove a sum and return it. None if no client contributed."""
+        return self._sums.pop(key, None)
 
     def _sum(self, key: SumKey, size: int) -> ExactSum:
         if key not in self._sums:

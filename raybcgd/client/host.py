@@ -19,7 +19,7 @@ from raybcgd.client.gradients import ClientStack, Gradients, OneClient, StackGra
 from raybcgd.client.shards import Shards
 from raybcgd.client.state_cache import StateCache
 from raybcgd.client.training import LocalWork
-from raybcgd.client.uploads import Sent, Trained, Uploads
+from raybcgd.client.uploads import Trained, Uploads
 from raybcgd.data.normalise import normalise
 from raybcgd.errors import named_line
 from raybcgd.messages import (
@@ -156,13 +156,13 @@ class ClientHost:
         try:
             return self._train_stack(tasks, rnd)
         except Exception as error:
-            if len(tasks) > 1:
+            if len(tasks) > 1 and not isinstance(error, Diverged):
                 return [self._train_isolated([task], rnd)[0] for task in tasks]
             diverged, seconds = isinstance(error, Diverged), time.perf_counter() - started
             where = traceback.extract_tb(error.__traceback__)[-1]
             text = f"{named_line(error)} ({where.filename.rpartition('/')[2]}:{where.lineno})"
             text = str(error) if diverged else text
-            return [Outcome(tasks[0].client, None, FRESH, seconds, float("nan"), text, diverged)]
+            return [Outcome(task.client, None, FRESH, seconds, float("nan"), text, diverged) for task in tasks]
 
     def _train_stack(self, tasks: Sequence[ClientTask], rnd: _Round) -> list[Outcome]:
         """Train clients and store their states. The time is divided among them in proportion to their steps."""
@@ -172,8 +172,10 @@ class ClientHost:
         refs = [FRESH] * len(tasks)
         if self._states is not None:
             refs = self._states.put(rnd.orders.round_index, [task.client for task in tasks], trained.rows)
-        if rnd.orders.reduce:  # last, because nothing that was added can be taken back
-            self._add(sent, tasks, rnd)
+        for group in sent if rnd.orders.reduce else ():  # last, because nothing that was added can be taken back
+            members = [tasks[k] for k in group.positions]
+            clients, weights = [task.client for task in members], [task.weight for task in members]
+            rnd.reducer.add(group.block, group.terms, clients, weights)
         per_step = (time.perf_counter() - started) / sum(trained.steps)
         found: dict[int, Outcome] = {}
         for group in sent:
@@ -181,15 +183,6 @@ class ClientHost:
                 seconds = trained.steps[k] * per_step
                 found[k] = Outcome(tasks[k].client, payload, refs[k], seconds, trained.losses[k], traffic=traffic)
         return [found[k] for k in range(len(tasks))]
-
-    def _add(self, sent: list[Sent], tasks: Sequence[ClientTask], rnd: _Round) -> None:
-        """Add uploads to the partial sum: all of them, or none if one is not finite."""
-        groups = [(group, [tasks[k] for k in group.positions]) for group in sent]
-        for group, members in groups:
-            rnd.reducer.check_finite(group.block, group.terms, [task.client for task in members])
-        for group, members in groups:
-            clients, weights = [task.client for task in members], [task.weight for task in members]
-            rnd.reducer.add(group.block, group.terms, clients, weights)
 
     def _run_client_rule(self, tasks: Sequence[ClientTask], rnd: _Round) -> Trained:
         """Train one client, or a stack of clients, with the algorithm's client rule."""

@@ -73,7 +73,8 @@ def plan_round(problem: Problem, data: Data, history: History, index: int) -> Ro
         problem.num_blocks if algorithm.blockwise else None,
         _assignment(problem, wire, history),
     )
-    expected = tuple(_expected(problem, data, member, data_phase) for member in cohort)
+    sizes = data.partitions[data_phase].sizes
+    expected = tuple(_expected(problem, member, int(sizes[member.client])) for member in cohort)
     steps = float(np.mean([item.steps for item in expected]))
     rnd = Round(index=index, clients=problem.clients, lr=orders.lr, steps=steps, data_phase=data_phase)
     return RoundPlan(cohort, expected, orders, wire, rnd)
@@ -86,8 +87,7 @@ def _assignment(problem: Problem, wire: Wire, history: History) -> Assignment:
     return by_need(history.need(layout)) if assignment == "need" else evenly
 
 
-def _expected(problem: Problem, data: Data, member: Member, data_phase: int) -> Expected:
-    samples = int(data.partitions[data_phase].sizes[member.client])
+def _expected(problem: Problem, member: Member, samples: int) -> Expected:
     weight = samples / problem.largest_client if problem.config.cohort.weighting == "samples" else 1.0
     return Expected(member, problem.config.local.num_steps(samples), weight)
 

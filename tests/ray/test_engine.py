@@ -8,7 +8,7 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.experimental import get_object_locations
 
-from raybcgd.engine.ray.host_actor import HostActor
+from raybcgd.engine.ray.host_actor import HostActor, packed
 from raybcgd.experiment import run
 from raybcgd.messages import ClientTask, RoundOrders
 from raybcgd.problem import prepare
@@ -40,8 +40,9 @@ def test_an_upload_contains_exactly_the_declared_slices(
     host = HostActor.remote(problem, ray.put(data), str(out))
     zero = np.zeros(problem.layout.size, dtype=np.float32)
     for block in range(problem.num_blocks):
-        ref = host.train.remote([ClientTask(3, block)], {"x": zero, "c": zero}, RoundOrders(0, lr=0.05))
-        (outcome,) = ray.get(ref)
+        shared = ({"x": zero, "c": zero}, RoundOrders(0, lr=0.05))
+        ref = host.train.remote(shared, packed([ClientTask(3, block)], hand_over=True))
+        (outcome,) = ray.get(ref).outcomes
         own = problem.layout.blocks[block].size + problem.layout.shared.size
         assert outcome.payload.nbytes == fields * 4 * own
         # The object store adds an envelope of fixed size.
