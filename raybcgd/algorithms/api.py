@@ -62,7 +62,7 @@ end: `v[..., s]`, and `mine.past[..., work.data_phase, :]` for a `PerPhase` fiel
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
@@ -182,6 +182,10 @@ class Round:
     """T, the number of local steps, averaged over the cohort."""
     data_phase: int = 0
     """The current data phase. 0 if the data is not block-cyclic."""
+    blocks: int = 1
+    """N, the number of blocks."""
+    shared: slice = field(default_factory=lambda: slice(0, 0))
+    """The shared block."""
 
 
 class Nothing(NamedTuple):

@@ -67,7 +67,15 @@ def plan_round(problem: Problem, data: Data, history: History, index: int) -> Ro
     )
     expected = tuple(_expected(problem, data, member, data_phase) for member in cohort)
     steps = float(np.mean([item.steps for item in expected]))
-    rnd = Round(index=index, clients=problem.clients, lr=orders.lr, steps=steps, data_phase=data_phase)
+    rnd = Round(
+        index=index,
+        clients=problem.clients,
+        lr=orders.lr,
+        steps=steps,
+        data_phase=data_phase,
+        blocks=problem.num_blocks,
+        shared=wire.layout.shared.slice,
+    )
     return RoundPlan(cohort, expected, orders, wire, rnd)
 
 
