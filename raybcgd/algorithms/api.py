@@ -38,6 +38,8 @@ A round, with d model coordinates divided into blocks, and D data phases:
 5. The server averages each coordinate of the terms over the clients that sent it, or sums it if the field is
    `Summed`. `server_rule(server, total, rnd)` returns the next server state. Coordinates that no client uploaded
    keep their values, and buffers such as batch-norm statistics become x + the mean displacement.
+6. If `candidates(server, rnd)` returns models, the participants report their mean losses, and
+   `choose(server, losses, rnd)` returns the server state. Both exchanges count as traffic.
 
 Fields are declared by annotation. Slicing, encoding, counting, aggregation and storage follow from the declaration:
 
@@ -255,6 +257,14 @@ class Algorithm(AlgorithmConfig):
     def server_rule(self, server: Any, total: Any, rnd: Round) -> Any:
         """Return the server's next state, from the aggregated terms."""
         raise NotImplementedError
+
+    def candidates(self, server: Any, rnd: Round) -> tuple[Tensor, ...]:
+        """Return models whose loss the participants report at the end of the round. Default: none."""
+        return ()
+
+    def choose(self, server: Any, losses: tuple[float, ...], rnd: Round) -> Any:
+        """Return the server's state after the round, given the participants' mean loss of each candidate."""
+        return server
 
     def models(self, server: Any) -> tuple[Tensor, ...]:
         """Return the models to evaluate: one, or one per data phase."""

@@ -241,13 +241,16 @@ class ClientHost:
 
     @torch.no_grad()
     def evaluate(self, piece: Piece, x: np.ndarray) -> Score:
-        """Evaluate a model on a piece of the test data."""
-        dataset = self._data.dataset
+        """Evaluate a model on a piece of the test data, or of a client's training data."""
+        dataset, client = self._data.dataset, piece.client
+        split = dataset.test if client is None else dataset.train
+        parts, tests = self._data.partitions, self._data.test_rows
+        own = tests[piece.model] if client is None else parts[piece.data_phase].client(client)
         self._flat.module.eval()
         self._flat.vector.copy_(torch.from_numpy(x))
-        rows = self._data.test_rows[piece.model][piece.start : piece.stop]
-        inputs = normalise(torch.from_numpy(dataset.test.inputs[rows]).to(self._device), dataset, self._problem.dtype)
-        targets = torch.from_numpy(dataset.test.targets[rows]).to(self._device)
+        rows = own[piece.start : piece.stop]
+        inputs = normalise(torch.from_numpy(split.inputs[rows]).to(self._device), dataset, self._problem.dtype)
+        targets = torch.from_numpy(split.targets[rows]).to(self._device)
         outputs = self._flat.module(inputs)
         losses = self._problem.loss(outputs, targets, reduction="none").double()
         guess = outputs.argmax(-1) if outputs.dim() > 1 and outputs.shape[-1] > 1 else (outputs.reshape(-1) > 0).long()
