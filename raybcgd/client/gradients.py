@@ -50,6 +50,9 @@ class Gradients(Protocol):
     def batch(self, y: Tensor, batch: int) -> tuple[Tensor, Tensor]:
         """Return the gradient and the loss at y on a batch of the first epoch. The caller may overwrite both."""
 
+    def loss(self, y: Tensor, batch: int) -> Tensor:
+        """Return the loss at y on a batch of the first epoch, without computing a gradient."""
+
     def fraction(self, batch: int) -> float | Tensor:
         """Return the fraction of the client's samples in a batch of the first epoch."""
 
@@ -87,16 +90,28 @@ class OneClient:
         vector.copy_(saved)
         return gradient, loss
 
+    @torch.no_grad()
+    def loss(self, y: Tensor, batch: int) -> Tensor:
+        vector = self._flat.vector
+        saved = vector.clone()
+        vector.copy_(y)
+        loss = self._forward(batch)
+        vector.copy_(saved)
+        return loss
+
     def _backward(self, batch: int) -> tuple[Tensor, Tensor]:
+        self._flat.gradient.zero_()
+        loss = self._forward(batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return self._flat.gradient, loss.detach()
+
+    def _forward(self, batch: int) -> Tensor:
         rows = self._members[batch]
         epoch = batch // self.batches  # always 0 with fixed batches
         if epoch != self._epoch:
             self._epoch, self._inputs = epoch, self._shard.inputs_of(epoch)
-        self._flat.gradient.zero_()
         outputs = self._flat.module(self._inputs.index_select(0, rows))
-        loss = self._loss(outputs, self._shard.targets.index_select(0, rows))
-        loss.backward()  # type: ignore[no-untyped-call]
-        return self._flat.gradient, loss.detach()
+        return self._loss(outputs, self._shard.targets.index_select(0, rows))
 
     def fraction(self, batch: int) -> float:
         return len(self._members[batch]) / len(self._shard.targets)
@@ -153,7 +168,7 @@ class ClientStack:
             outputs = functional_call(flat.module, flat.named(vector), (inputs,))
             return (loss(outputs, targets, reduction="none") * weights).sum() / weights.sum()
 
-        self._gradient_and_loss = vmap(grad_and_value(one))
+        self._gradient_and_loss, self._only_loss = vmap(grad_and_value(one)), vmap(one)
 
     def start(self, x: Tensor) -> Tensor:
         return x.expand(self._count, -1).clone()
@@ -166,6 +181,14 @@ class ClientStack:
     def batch(self, y: Tensor, batch: int) -> tuple[Tensor, Tensor]:
         self._switch_epochs(np.zeros_like(self._shown))
         return self._at(y, self._rows[batch], self._weights[batch])
+
+    @torch.no_grad()
+    def loss(self, y: Tensor, batch: int) -> Tensor:
+        self._switch_epochs(np.zeros_like(self._shown))
+        rows, clients = self._rows[batch], self._clients[:, None]
+        inputs, targets = self._inputs[clients, rows], self._targets[clients, rows]
+        loss: Tensor = self._only_loss(y.expand(self._count, -1), inputs, targets, self._weights[batch])
+        return loss
 
     def _switch_epochs(self, epochs: np.ndarray) -> None:
         """Switch each client's inputs to its current epoch. Clients may be in different epochs."""
