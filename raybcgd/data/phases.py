@@ -60,8 +60,8 @@ def phase_labels(classes: int, config: PhasesConfig) -> list[tuple[int, ...]]:
     limit = classes - max(b - a for a, b in pairwise(starts))
     if config.shared_labels > limit:
         raise ConfigError(
-            f"data.phases.shared_labels = {config.shared_labels} gives a phase more than the {classes} labels; lower it "
-            f"to {limit} or less"
+            f"data.phases.shared_labels = {config.shared_labels} gives a phase more than the {classes} labels; lower "
+            f"it to {limit} or less"
         )
     if config.count > classes and config.shared_labels == 0:
         raise ConfigError(

@@ -45,8 +45,11 @@ def comparison_table(lines: Sequence[Standing], target: float) -> Table:
 
 
 def comparison_markdown(lines: Sequence[Standing], target: float) -> str:
-    """Return a comparison as a Markdown table, with the hyper-parameters."""
-    rows = [{**_cells(line, target), "settings": f"`{line.settings}`"} for line in lines]
+    """Return a comparison as a Markdown table, with the final accuracies and the hyper-parameters."""
+    rows = [
+        {**_cells(line, target), "final": percent(line.final_accuracy), "settings": f"`{line.settings}`"}
+        for line in lines
+    ]
     texts = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
     return "".join(f"| {' | '.join(row)} |\n" for row in texts)
 
@@ -56,14 +59,21 @@ def _cells(line: Standing, target: float) -> dict[str, str]:
     goal = percentage(target)
     return {
         "method": line.label,
-        "final": percent(line.final_accuracy),
+        "last tenth": _with_deviation(line),
         "best": percent(line.best_accuracy),
         "d/round": f"{line.upload_d_per_round:.3f}",
         "d total": f"{line.upload_d_total:.1f}",
         f"d to {goal}": "never" if line.upload_d_to_target is None else f"{line.upload_d_to_target:.1f}",
-        f"rounds to {goal}": "-" if line.rounds_to_target is None else str(line.rounds_to_target),
+        f"rounds to {goal}": "-" if line.rounds_to_target is None else f"{line.rounds_to_target:.0f}",
         "seconds": f"{line.seconds:.1f}",
     }
+
+
+def _with_deviation(line: Standing) -> str:
+    accuracy, deviation = line.last_tenth_accuracy, line.last_tenth_deviation
+    if accuracy is None or deviation is None:
+        return percent(accuracy)
+    return f"{100 * accuracy:.1f} ± {100 * deviation:.1f} %"
 
 
 def run_table(summary: Mapping[str, Any], folder: Path) -> Table:
