@@ -195,11 +195,11 @@ def test_the_upload_to_the_target_ends_with_the_first_round_that_reaches_it() ->
     [
         (
             {"FedAvg": records(1, 0.1, 0.9), "B": records(0.25, 0.1, 0.9)},
-            "B reaches 90 % with 4.0 times fewer uploaded floats than FedAvg",
+            "B reaches 90 % with 4.0 times less upload than FedAvg",
         ),
         (
             {"FedAvg": records(1, 0.9), "B": records(1, 0.1, 0.9)},
-            "FedAvg reaches 90 % with 2.0 times fewer uploaded floats than B",
+            "FedAvg reaches 90 % with 2.0 times less upload than B",
         ),
         ({"A": records(1, 0.9), "B": records(1, 0.1)}, "A reaches 90 % with 1.0 d uploaded; no other run does"),
         ({"A": records(1, 0.1), "B": records(1, 0.1)}, "No run reaches 90 %"),

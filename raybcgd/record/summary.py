@@ -70,11 +70,17 @@ class Standing(NamedTuple):
     last_tenth_deviation: float | None
     """Standard deviation of `last_tenth_accuracy` over seeds; None with one seed."""
     upload_d_per_round: float
-    """Mean upload per participant and round, in units of d."""
+    """Mean upload per sampled client and round, in units of d: bytes / (4 d)."""
     upload_d_total: float
     """The same, summed over all rounds."""
     upload_d_to_target: float | None
     """The same until the target accuracy is first reached; None if it never is."""
+    upload_floats: float
+    """Values uploaded by all clients."""
+    upload_floats_to_target: float | None
+    upload_bytes: float
+    """Bytes uploaded by all clients."""
+    upload_bytes_to_target: float | None
     rounds_to_target: float | None
     seconds: float
     seeds: tuple[int, ...] = ()
@@ -86,6 +92,7 @@ def standing(
 ) -> Standing:
     """Return a run's row in the table of a comparison."""
     reached = reaches(records, target)
+    until = [] if reached is None else records[: reached.round + 1]
     copied = (
         "algorithm",
         "rounds",
@@ -93,6 +100,8 @@ def standing(
         "best_accuracy",
         "last_tenth_accuracy",
         "upload_d_total",
+        "upload_floats",
+        "upload_bytes",
         "seconds",
     )
     return Standing(
@@ -101,6 +110,8 @@ def standing(
         last_tenth_deviation=None,
         upload_d_per_round=summary["upload_d_total"] / max(1, summary["rounds"]),
         upload_d_to_target=None if reached is None else reached.traffic.upload_d_total,
+        upload_floats_to_target=sum(record.traffic.upload_floats for record in until) or None,
+        upload_bytes_to_target=sum(record.traffic.upload_bytes for record in until) or None,
         rounds_to_target=None if reached is None else reached.round + 1,
         **{name: summary[name] for name in copied},
     )

@@ -227,7 +227,7 @@ def _traffic(
     uploads = [wire.upload(member.block, outcome.payload) for member, outcome in present]
     losses, models = second_exchange(wire, candidates, len(present))
     upload, download = total([*uploads, losses]), total([*[wire.download] * len(plan.cohort), models])
-    upload_d = upload.floats / (max(1, len(present)) * problem.layout.size)
+    upload_d = upload.bytes / (4 * len(plan.cohort) * problem.layout.size)
     uncoded = sum(wire.uncoded_bytes(member.block) for member, _ in present)
     simulated = None
     if links is not None and problem.uplinks is not None:
