@@ -23,6 +23,7 @@ from raybcgd.record.summary import Standing, over_seeds, standing
 from raybcgd.report.plots import accuracy_against_upload
 from raybcgd.report.progress import Display
 from raybcgd.report.tables import comparison_markdown, conditions
+from raybcgd.server.budget import expected_rounds
 from raybcgd.storage import make_folder, new_folder, slug, write_atomic
 
 
@@ -52,9 +53,10 @@ def compare(
     display = display or Display()
     configs = variant_configs(config, algorithms)
     dataset = dataset or load(config.data)
+    rounds = {}
     for label, variant in configs.items():
-        with _naming_variant(label):
-            prepare(variant, module, dataset)  # report an error in any variant before the first one runs
+        with _naming_variant(label):  # report an error in any variant before the first one runs
+            rounds[label] = expected_rounds(prepare(variant, module, dataset)[0])
     folder = make_folder(Path(out) if out is not None else new_folder("compare"))
     seeds = (config.compare or CompareConfig()).seeds or (config.seed,)
     runs: dict[str, RunResult] = {}
@@ -63,7 +65,7 @@ def compare(
             stack.enter_context(engine_named(config.engine).running(config.hosts.address, lambda _: None))
         for label, variant in configs.items():
             for name, seed in zip(run_labels(label, seeds), seeds, strict=True):
-                with display.run(name, variant.rounds) as watcher:
+                with display.run(name, rounds[label]) as watcher:
                     runs[name] = run(
                         variant.model_copy(update={"seed": seed}),
                         module=module,
