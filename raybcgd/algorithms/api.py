@@ -63,6 +63,7 @@ Rules are pure functions. They may run on a stack of clients, with one more lead
 end: `v[..., s]`, and `mine.past[..., work.data_phase, :]` for a `PerPhase` field.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -271,8 +272,16 @@ class Algorithm(AlgorithmConfig):
         return (server.x,)
 
     def lr_at(self, round_index: int) -> float:
-        """Return eta of a round."""
-        return self.lr * self.lr_decay**round_index
+        """Return eta of a round. Default: as `lr_schedule` says."""
+        if self.lr_schedule == "exponential":
+            return self.lr * self.lr_decay**round_index
+        if self.lr_schedule == "multistep":
+            return self.lr * self.lr_decay ** sum(round_index >= milestone for milestone in self.lr_milestones)
+        if self.lr_schedule == "cosine":
+            assert self.lr_rounds is not None
+            progress = min(round_index, self.lr_rounds - 1) / self.lr_rounds  # below 1, so that eta stays positive
+            return self.lr * (1 + math.cos(math.pi * progress)) / 2
+        return self.lr
 
     @property
     def upload_type(self) -> type[Any]:

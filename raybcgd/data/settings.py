@@ -103,6 +103,10 @@ class DataConfig(Section):
     """Labels that become 1 with task = "binary". Default: the lower half."""
     test_samples: int | None = Field(None, ge=1)
     """Number of test samples to evaluate on. Every run uses the same ones. None: all."""
+    validation_share: float = Field(0.0, ge=0, lt=1)
+    """Fraction of the training samples of each label that is held out to tune hyper-parameters."""
+    evaluate_on: Literal["test", "validation"] = "test"
+    """validation: evaluate on the held-out training samples, so that tuning never sees the test data."""
     augment: tuple[Literal["crop", "flip"], ...] = ()
     """Augmentation of training images. crop: random crops. flip: random horizontal flips."""
     partition: SerializeAsAny[PartitionConfig] = Field(
@@ -110,6 +114,12 @@ class DataConfig(Section):
     )
     phases: PhasesConfig | None = None
     """Block-cyclic data. Of the partition's settings, only `clients` applies. None: all data in every round."""
+
+    @model_validator(mode="after")
+    def _something_to_evaluate_on(self) -> Self:
+        if self.evaluate_on == "validation" and self.validation_share == 0:
+            raise ValueError('evaluate_on = "validation" needs validation_share; set it to 0.01 or more')
+        return self
 
     @field_validator("partition", mode="before")
     @classmethod
