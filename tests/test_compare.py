@@ -120,6 +120,7 @@ def test_algorithms_selects_variants_by_label_or_method() -> None:
     assert list(variant_configs(config, ["fedavg"])) == ["slow", "fast"]
     other = variant_configs(config, ["fedbcgd"])
     assert other["FedBCGD"].algorithm.lr == 0.05
+    assert list(variant_configs(small(), ["FedBCGD+", "fedavg"])) == ["FedBCGD+", "FedAvg"]
 
 
 def test_sweep_refuses_an_ambiguous_variant(tmp_path: Path) -> None:

@@ -102,8 +102,13 @@ def variant_configs(config: Config, algorithms: Iterable[str] | None = None) -> 
 
 
 def _selected(name: str, variants: tuple[Variant, ...]) -> tuple[Variant, ...]:
-    found = tuple(v for v in variants if name in (v.label, v.algorithm.get("name")))
+    found = tuple(v for v in variants if name in (v.label or _default_label(v), v.algorithm.get("name")))
     return found or (Variant(algorithm={"name": name}),)
+
+
+def _default_label(variant: Variant) -> str | None:
+    method = variant.algorithm.get("name")
+    return None if method is None else title(ALGORITHMS.resolve(method))
 
 
 @contextmanager
