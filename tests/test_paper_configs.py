@@ -12,7 +12,6 @@ from raybcgd import Config, run
 from raybcgd.compare.comparison import variant_configs
 from raybcgd.config import load_config
 from raybcgd.data.dataset import Dataset
-from raybcgd.data.partition import partition
 from raybcgd.data.sources import binary, load
 from raybcgd.model.blocks import divide
 from raybcgd.model.zoo import build
@@ -51,19 +50,20 @@ def data_of(config: Config) -> Dataset:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_run_of_a_config_is_valid(name: str) -> None:
     config = load_config(FOLDER / name)
-    dataset = data_of(config)
+    dataset, clients = data_of(config), config.data.partition.clients
     variants = list(variant_configs(config).values())
-    if config.model.name in LARGE:
-        module = on_meta_device(config, dataset)
-        clients = len(partition(dataset.train.targets, dataset.classes, config.data.partition, config.seed))
-    else:
-        problem, data = prepare(variants[0], dataset=dataset)
-        module, clients = problem.module(), problem.clients
-        assert len(data.partitions) == (config.data.phases.count if config.data.phases else 1)
+    module = (
+        on_meta_device(config, dataset)
+        if config.model.name in LARGE
+        else prepare(variants[-1], None, dataset)[0].module()
+    )
+    split = None
     for variant in variants:
-        if variant.data != variants[0].data:
+        if variant.data != split:
+            split, phases = variant.data, variant.data.phases
             parts = partition_data(variant, dataset).partitions
-            assert all(len(part) in (1, clients) and part.sizes.min() > 0 for part in parts)
+            assert len(parts) == (1 if phases is None else phases.count)
+            assert all(part.sizes.min() > 0 for part in parts)
         layout = divide(module, variant.blocks)
         assert layout.size == sum(block.size for block in layout.all_blocks)
         assert 1 <= variant.cohort.size(len(layout.blocks), clients) <= clients
