@@ -16,9 +16,11 @@ from raybcgd.data.sources import load
 from raybcgd.engine.engines import engine_named
 from raybcgd.errors import RunError
 from raybcgd.experiment import run
+from raybcgd.problem import prepare
 from raybcgd.record.comparison import run_labels
 from raybcgd.record.rounds import RoundLog, RoundRecord
 from raybcgd.report.progress import Display
+from raybcgd.server.budget import expected_rounds
 from raybcgd.storage import RunFolder
 
 _IRRELEVANT = {"version", "engine", "hosts", "checkpoint", "metrics", "compare"}
@@ -95,8 +97,8 @@ def run_variants(config: Config, folder: Path, methods: Iterable[str] | None, di
 
 
 def _run(config: Config, label: str, folder: Path, dataset: Callable[[], Dataset], display: Display) -> None:
-    out = folder / cache_key(config)
-    with display.run(label, config.rounds) as watcher:
+    out, rounds = folder / cache_key(config), expected_rounds(prepare(config, None, dataset())[0])
+    with display.run(label, rounds) as watcher:
         run(
             config,
             dataset=dataset(),
