@@ -1,18 +1,20 @@
 """Messages between the coordinator and the client hosts."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 
 class StateRef(NamedTuple):
-    """A committed client state: its version and the checksum of its file."""
+    """A client state: a row of a segment file, and the CRC-32 of the row."""
 
-    version: int
+    segment: str
+    row: int
     checksum: int
 
 
-FRESH = StateRef(-1, 0)
+FRESH = StateRef("", -1, 0)
 """The state of a client that has not taken part yet."""
 
 
@@ -23,6 +25,8 @@ class ClientTask(NamedTuple):
     block: int | None
     """The block to upload in addition to the shared block. None: the method uploads everything."""
     state: StateRef = FRESH
+    weight: float = 1.0
+    """Weight in means, at most 1."""
 
 
 class RoundOrders(NamedTuple):
@@ -35,6 +39,12 @@ class RoundOrders(NamedTuple):
     """The phase of block-cyclic data. 0 without phases."""
     edges: tuple[int, ...] | None = None
     """The edges of the blocks. None: those of the config."""
+    cohort: int = 1
+    """Number of clients of the round, which limits the number of addends of a sum."""
+    measure_drift: bool = False
+    """Also sum the squared displacements."""
+    reduce: bool = False
+    """Add up the uploads on the host. False: return every upload as bytes."""
 
 
 class HostLoad(NamedTuple):
@@ -46,16 +56,58 @@ class HostLoad(NamedTuple):
     """Peak memory on the accelerator; None on a CPU."""
 
 
+class Traffic(NamedTuple):
+    """Cost of one or several uploads or downloads."""
+
+    floats: int
+    """Values sent, at any precision."""
+    bytes: int
+    """All bytes sent, including indices and norms."""
+    by_block: tuple[int, ...]
+    """Floats per block, the shared block last."""
+
+
 class Outcome(NamedTuple):
-    """The result of a client task: an encoded upload and a new state, or an error."""
+    """The result of a client task: an upload and a new state, or an error."""
 
     client: int
     payload: np.ndarray | None
+    """The encoded upload. None if the host added it to its partial sum, or if the task failed."""
     state: StateRef
     seconds: float
     loss: float
     error: str | None = None
-    load: HostLoad = HostLoad()
+    diverged: bool = False
+    """Whether the error is an upload with non-finite values."""
+    traffic: Traffic | None = None
+    """Cost of the upload, if it depends on the values."""
+
+
+class SumKey(NamedTuple):
+    """One sum of a round: a piece of a named vector."""
+
+    name: str
+    segment: int
+    """Number of a block. -1: the whole vector."""
+    piece: int = 0
+    """Long segments are cut into pieces, so that a host can free its sums while it sends them."""
+
+
+class Partial(NamedTuple):
+    """Exact sums over the uploads of some clients."""
+
+    clients: tuple[int, ...]
+    sums: Mapping[SumKey, Mapping[int, np.ndarray]]
+    """Each is split into levels, see `aggregation/exact.py`."""
+
+
+class CallResult(NamedTuple):
+    """The result of a training call: one outcome per task, in order."""
+
+    outcomes: list[Outcome]
+    load: HostLoad
+    partial: Partial | None = None
+    """Everything that the host added up since it last returned a partial sum, if the call asked for it."""
 
 
 class Piece(NamedTuple):

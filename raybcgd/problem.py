@@ -25,6 +25,7 @@ from raybcgd.model.settings import LOSSES, MODELS
 from raybcgd.model.zoo import build, loss_function
 from raybcgd.plan.links import uplinks
 from raybcgd.randomness import stream
+from raybcgd.record.state_layout import StateArray, StateLayout
 from raybcgd.storage import open_address
 from raybcgd.wire.codecs import Codec
 from raybcgd.wire.upload import Wire
@@ -152,14 +153,28 @@ class Problem:
     @cached_property
     def keeps_state(self) -> bool:
         """Whether clients keep anything between rounds."""
-        return self.codec.remembers or bool(self.algorithm.Client._fields)
+        return self.state_layout.row_bytes > 0
 
     @cached_property
-    def state_bytes(self) -> int:
-        """Size of a client's state in bytes."""
+    def state_layout(self) -> StateLayout:
+        """The layout of a client's state in memory and in files."""
         x = torch.empty(self.layout.size, dtype=self.dtype, device="meta")  # has a size, but uses no memory
-        state = (*zeros(self.algorithm.Client, x, self.data_phases), *self.wire.initial_residuals().values())
-        return sum(int(values.nbytes) for values in state)
+        state = zeros(self.algorithm.Client, x, self.data_phases)._asdict()
+        arrays = [StateArray(f"algorithm.{name}", _numpy_name(v.dtype), tuple(v.shape)) for name, v in state.items()]
+        residuals = self.wire.initial_residuals().items()
+        return StateLayout([*arrays, *(StateArray(name, v.dtype.str, v.shape) for name, v in residuals)])
+
+    def fresh_row(self) -> np.ndarray:
+        """Return the row of a client that has not taken part yet."""
+        x = torch.zeros(self.layout.size, dtype=self.dtype)
+        fresh = self.algorithm.client_init(x, self.data_phases)._asdict()
+        state = {f"algorithm.{name}": values.numpy() for name, values in fresh.items()}
+        row: np.ndarray = self.state_layout.pack([{**state, **self.wire.initial_residuals()}])[0]
+        return row
+
+
+def _numpy_name(dtype: torch.dtype) -> str:
+    return torch.empty(0, dtype=dtype).numpy().dtype.str
 
 
 def _not_stackable(module: nn.Module) -> str | None:

@@ -11,7 +11,7 @@ from pyarrow import fs
 
 from raybcgd.errors import ConfigError, first_line
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """The version of run folders and checkpoints. Those of raybcgd 0.1 have none."""
 JOB_RUNS = "raybcgd-runs"
 """Folder for the runs of Ray jobs, in the home directory of the node where a job runs."""

@@ -154,12 +154,14 @@ class Work(Protocol):
         x: Tensor,
         direction: Direction | None = None,
         *,
+        shift: Tensor | None = None,
         momentum: float | Tensor = 0.0,
         variance_reduced: bool = False,
     ) -> Tensor:
         """Return y_T after the round's local steps y <- y - eta direction(g, y), from y = x.
 
-        With `variance_reduced`, g is g(y; batch) - g(x; batch) + the full gradient at x.
+        With `variance_reduced`, g is g(y; batch) - g(x; batch) + the full gradient at x. With `shift`, a constant such
+        as c - c_i is added to every g.
         """
 
     def mean_gradient(self, delta: Tensor) -> Tensor:

@@ -62,9 +62,8 @@ class FedBCGDPlus(FedBCGD):
 
     def client_rule(self, work: Work, down: Any, mine: Any) -> tuple[Any, Any]:
         x, c, ci = down.x, down.c, mine.c
-        drift = c - ci
-        y = work.sgd(x, lambda g, _: (g + drift) * work.own if self.freeze else g + drift, variance_reduced=True)
-        delta = y - x
+        direction = (lambda g, _: g * work.own) if self.freeze else None
+        delta = work.sgd(x, direction, shift=c - ci, variance_reduced=True) - x
         if self.control_upload == "derived" and self.commit == "uploaded":
             return self.Upload(delta=delta), mine
         dc = work.mean_gradient(delta) - c if self.control == "path" else work.full_gradient(x) - ci

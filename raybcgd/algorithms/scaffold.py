@@ -46,8 +46,7 @@ class Scaffold(FedAvg):
 
     def client_rule(self, work: Work, down: Any, mine: Any) -> tuple[Any, Any]:
         x, c, ci = down.x, down.c, mine.c
-        drift = c - ci
-        delta = work.sgd(x, lambda g, _: g + drift) - x
+        delta = work.sgd(x, shift=c - ci) - x
         if self.control_upload == "derived":
             return self.Upload(delta=delta), mine
         return self.SentUpload(delta=delta, dc=work.mean_gradient(delta) - c), mine

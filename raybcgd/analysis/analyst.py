@@ -47,7 +47,9 @@ class Analyst:
         config = problem.config
         self._problem, self._data = problem, data
         self._address = config.checkpoint.address or str(folder.path)
-        found = Checkpoints(self._address, config.checkpoint.keep, identity(problem, data)).newest()
+        found = Checkpoints(
+            self._address, config.checkpoint.keep, identity(problem, data), problem.state_layout
+        ).newest()
         if found is None:
             raise ConfigError(f"{self._address} has no checkpoint to analyse; run with checkpoint.every > 0")
         self.state = restored_state(initial_state(problem, data), found)

@@ -1,6 +1,8 @@
 """The batches of a client in a round: a function of the client's size and a random stream."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,14 +11,26 @@ from raybcgd.client.settings import LocalConfig
 
 @dataclass(frozen=True)
 class Schedule:
-    """A client's batches: step t uses batch b = `order[t]`, whose samples have the positions `members[b]` in the shard.
+    """A client's batches: step t uses batch `order[t]`, and the first `per_epoch` batches are one pass over its data.
 
-    The first `per_epoch` batches are one pass over the shard.
+    Each row of `shuffled` has the positions of all samples in the order of one pass. A batch is `size` consecutive
+    entries of a row; the last batch of a pass may be smaller.
     """
 
-    members: tuple[np.ndarray, ...]
-    order: tuple[int, ...]
+    shuffled: np.ndarray
+    order: np.ndarray
     per_epoch: int
+    size: int
+
+    @property
+    def samples(self) -> int:
+        """Number of samples of the client."""
+        return int(self.shuffled.shape[1])
+
+    def members(self) -> list[np.ndarray]:
+        """Return the positions of the samples of every batch."""
+        starts = range(0, self.samples, self.size)
+        return [row[start : start + self.size] for row in self.shuffled for start in starts]
 
 
 def schedule(samples: int, config: LocalConfig, fixed: bool, rng: np.random.Generator) -> Schedule:
@@ -27,14 +41,63 @@ def schedule(samples: int, config: LocalConfig, fixed: bool, rng: np.random.Gene
     """
     steps, per_epoch = config.num_steps(samples), config.num_batches(samples)
     epochs = -(-steps // per_epoch)
-    size = samples if config.batch_size == "full" else config.batch_size
-    members: list[np.ndarray] = []
-    order: list[int] = []
-    for epoch in range(epochs):
-        if epoch == 0 or not fixed:
-            shuffled = rng.permutation(samples)
-            order.extend(range(len(members), len(members) + per_epoch))
-            members.extend(shuffled[start : start + size] for start in range(0, samples, size))
-        else:
-            order.extend(rng.permutation(per_epoch).tolist())
-    return Schedule(tuple(members), tuple(order[:steps]), per_epoch)
+    size = samples if config.batch_size == "full" else min(config.batch_size, samples)
+    if fixed:
+        shuffled = rng.permutation(samples)[None]
+        order = np.concatenate([np.arange(per_epoch), *(rng.permutation(per_epoch) for _ in range(epochs - 1))])
+    else:
+        shuffled = np.stack([rng.permutation(samples) for _ in range(epochs)])
+        order = np.arange(epochs * per_epoch)
+    return Schedule(shuffled, order[:steps], per_epoch, size)
+
+
+class StackedBatches(NamedTuple):
+    """The batches of a stack of clients, padded to the same number of steps, batches and rows.
+
+    Padding repeats a sample of the same client with weight 0, so a client's result does not depend on the others.
+    """
+
+    step_rows: np.ndarray
+    """The samples of each step: [steps, clients, rows]."""
+    step_weights: np.ndarray
+    """1 for samples, 0 for padding."""
+    step_epochs: np.ndarray
+    """The epoch of each step: [steps, clients]."""
+    batch_of_step: np.ndarray
+    """The batch of each step, for clients whose epochs all have the same batches: [steps, clients]."""
+    batch_rows: np.ndarray
+    """The samples of each batch of the first epoch: [batches, clients, rows]."""
+    batch_weights: np.ndarray
+    fractions: np.ndarray
+    """The fraction of the client's samples in each batch of the first epoch: [batches, clients, 1]."""
+    active: np.ndarray
+    """1 while a client has steps, 0 after its last step: [steps, clients, 1]."""
+
+
+def stacked(schedules: Sequence[Schedule], positions: Sequence[np.ndarray], rows: int) -> StackedBatches:
+    """Return the batches of several clients. `positions` are the rows of their samples in a common array."""
+    count, batches = len(schedules), max(s.per_epoch for s in schedules)
+    steps, passes = max(len(s.order) for s in schedules), max(len(s.shuffled) for s in schedules)
+    table = np.empty((count, passes, batches * rows), dtype=np.int64)
+    order, lengths = np.zeros((count, steps), dtype=np.int64), np.empty(count, dtype=np.int64)
+    per_epoch, samples = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+    for k, (s, rows_of) in enumerate(zip(schedules, positions, strict=True)):
+        table[k] = rows_of[0]
+        table[k, : len(s.shuffled), : s.samples] = rows_of[s.shuffled]
+        order[k, : len(s.order)] = s.order
+        lengths[k], per_epoch[k], samples[k] = len(s.order), s.per_epoch, s.samples
+    by_batch = table.reshape(count, passes, batches, rows)
+    epochs, batch = np.divmod(order, per_epoch[:, None])
+    clients, row_numbers = np.arange(count)[:, None], np.arange(rows)
+    sizes = np.clip(samples[:, None] - np.arange(batches) * rows, 0, rows)
+    batch_weights = row_numbers < np.maximum(sizes, 1)[:, :, None]  # padding batches also need a finite loss
+    return StackedBatches(
+        step_rows=by_batch[clients, epochs, batch].swapaxes(0, 1),
+        step_weights=batch_weights[clients, batch].swapaxes(0, 1),
+        step_epochs=epochs.T,
+        batch_of_step=batch.T,
+        batch_rows=by_batch[:, 0].swapaxes(0, 1),
+        batch_weights=batch_weights.swapaxes(0, 1),
+        fractions=(sizes / samples[:, None]).T[:, :, None],
+        active=(np.arange(steps)[:, None] < lengths)[:, :, None],
+    )

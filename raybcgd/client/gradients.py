@@ -1,36 +1,24 @@
 """Minibatch gradients: of one client by autograd, or of a stack of clients by vmap."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Protocol
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
-from torch.nn.utils.rnn import pad_sequence
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from raybcgd.client.batches import Schedule
+from raybcgd.client.batches import stacked
+from raybcgd.client.shards import Shard, gathered
 from raybcgd.model.flat import FlatModel
 
 Loss = Callable[..., Tensor]
 
-
-@dataclass(frozen=True)
-class Shard:
-    """A client's normalised samples on the device, and its batches."""
-
-    inputs: Tensor
-    """The inputs of the first epoch."""
-    targets: Tensor
-    schedule: Schedule
-    augmented: Callable[[int], Tensor] | None = None
-    """Return the inputs of a later epoch. None: all epochs use the same inputs."""
-
-    def inputs_of(self, epoch: int) -> Tensor:
-        """Return the inputs of an epoch, computed on demand: one copy per epoch might not fit in memory."""
-        return self.inputs if self.augmented is None or epoch == 0 else self.augmented(epoch)
+_RECORD_AFTER = 20
+"""Number of gradients of the same shape after which their operations are recorded. Recording takes as long as about
+40 gradients of a small model."""
 
 
 class Gradients(Protocol):
@@ -69,10 +57,13 @@ class OneClient:
     def __init__(self, flat: FlatModel, loss: Loss, shard: Shard) -> None:
         flat.reset_integer_buffers()
         self._flat, self._loss, self._shard = flat, loss, shard
-        self._order = shard.schedule.order
-        self._members = [torch.from_numpy(rows).to(shard.inputs.device) for rows in shard.schedule.members]
-        self.steps, self.batches = len(self._order), shard.schedule.per_epoch
-        self._epoch, self._inputs = 0, shard.inputs
+        plan = shard.schedule
+        self._order = plan.order.tolist()
+        members = plan.members()
+        rows = torch.from_numpy(shard.rows[np.concatenate(members)]).to(flat.vector.device)
+        self._members = torch.split(rows, [len(batch) for batch in members])
+        self.steps, self.batches = len(self._order), plan.per_epoch
+        self._epoch, self._samples = 0, shard.samples
 
     def start(self, x: Tensor) -> Tensor:
         return self._flat.vector.copy_(x)
@@ -106,21 +97,59 @@ class OneClient:
         return self._flat.gradient, loss.detach()
 
     def _forward(self, batch: int) -> Tensor:
-        rows = self._members[batch]
         epoch = batch // self.batches  # always 0 with fixed batches
-        if epoch != self._epoch:
-            self._epoch, self._inputs = epoch, self._shard.inputs_of(epoch)
-        outputs = self._flat.module(self._inputs.index_select(0, rows))
-        return self._loss(outputs, self._shard.targets.index_select(0, rows))
+        if epoch != self._epoch and self._shard.augmented is not None:
+            self._epoch, self._samples = epoch, self._shard.augmented(epoch)
+        inputs, targets = self._samples.take(self._members[batch])
+        return self._loss(self._flat.module(inputs), targets)
 
     def fraction(self, batch: int) -> float:
-        return len(self._members[batch]) / len(self._shard.targets)
+        return len(self._members[batch]) / self._shard.schedule.samples
 
     def pick(self, kept: Tensor, step: int) -> Tensor:
         return kept[self._order[step]]
 
     def active(self, step: int) -> Tensor | None:
         return None
+
+
+class StackGradient:
+    """The gradients and losses of a stack of clients, one row each: vmap of autograd.
+
+    After some calls with the same shapes, the tensor operations are recorded. Later calls replay them, which takes less
+    time than vmap and gives the same bits.
+    """
+
+    def __init__(self, flat: FlatModel, loss: Loss) -> None:
+        def one(vector: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+            outputs = functional_call(flat.module, flat.named(vector), (inputs,))
+            return (loss(outputs, targets, reduction="none") * weights).sum() / weights.sum()
+
+        self._vmapped, self._losses = vmap(grad_and_value(one)), vmap(one)
+        self._calls: Counter[tuple[int, ...]] = Counter()
+        self._recorded: dict[tuple[int, ...], Callable[..., Any]] = {}
+
+    def __call__(self, y: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return one gradient and one loss per client."""
+        shape = tuple(weights.shape)
+        if shape not in self._recorded:
+            self._calls[shape] += 1
+            if self._calls[shape] == _RECORD_AFTER:
+                self._recorded[shape] = self._record(y, inputs, targets, weights)
+        compute: Callable[..., tuple[Tensor, Tensor]] = self._recorded.get(shape, self._vmapped)
+        return compute(y, inputs, targets, weights)
+
+    def losses(self, y: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Return one loss per client, without computing gradients."""
+        losses: Tensor = self._losses(y, inputs, targets, weights)
+        return losses
+
+    def _record(self, *arguments: Tensor) -> Callable[..., Any]:
+        try:
+            recorded: Callable[..., Any] = make_fx(self._vmapped)(*arguments)
+        except Exception:  # recording is experimental in torch, and nothing depends on it
+            return self._vmapped
+        return recorded
 
 
 class ClientStack:
@@ -130,85 +159,60 @@ class ClientStack:
     depend on the other clients in the stack.
     """
 
-    def __init__(self, flat: FlatModel, loss: Loss, shards: Sequence[Shard], batch_rows: int) -> None:
-        schedules = [shard.schedule for shard in shards]
-        self.steps = max(len(schedule.order) for schedule in schedules)
-        self.batches = max(schedule.per_epoch for schedule in schedules)
-        self._count = len(shards)
-        rows = np.zeros((max(len(schedule.members) for schedule in schedules), self._count, batch_rows), dtype=np.int64)
-        weights = np.zeros(rows.shape)
-        order = np.zeros((self.steps, self._count), dtype=np.int64)
-        self._epochs = np.zeros_like(order)
-        active = np.zeros((self.steps, self._count, 1))
-        fractions = np.zeros((self.batches, self._count, 1))
-        for column, schedule in enumerate(schedules):
-            for batch, members in enumerate(schedule.members):
-                rows[batch, column, : len(members)] = members
-                weights[batch, column, : len(members)] = 1.0
-            order[: len(schedule.order), column] = schedule.order
-            self._epochs[: len(schedule.order), column] = np.array(schedule.order) // schedule.per_epoch
-            active[: len(schedule.order), column] = 1.0
-            sizes = np.array([len(members) for members in schedule.members[: schedule.per_epoch]])
-            fractions[: schedule.per_epoch, column, 0] = sizes / len(shards[column].targets)
-        weights[:, :, 0] = 1.0  # padding batches also need a finite loss
-
+    def __init__(self, flat: FlatModel, gradient: StackGradient, shards: list[Shard], batch_rows: int) -> None:
+        self._gradient, self._shards, self._count = gradient, shards, len(shards)
+        self._samples, self._rows = gathered(shards)
+        plan = stacked([shard.schedule for shard in shards], self._rows, batch_rows)
+        self.steps, self.batches = len(plan.step_rows), len(plan.batch_rows)
         dtype, device = flat.vector.dtype, flat.vector.device
-        self._rows, self._order = torch.from_numpy(rows).to(device), torch.from_numpy(order).to(device)
-        self._weights = torch.from_numpy(weights).to(device=device, dtype=dtype)
-        self._fractions = torch.from_numpy(fractions).to(device=device, dtype=dtype)
-        self._active = torch.from_numpy(active).to(device=device, dtype=dtype)
-        self._everyone = [bool(row.all()) for row in active]
-        self._clients = torch.arange(self._count, device=device)
-        equal = len({len(shard.targets) for shard in shards}) == 1
-        join = torch.stack if equal else partial(pad_sequence, batch_first=True)  # stacking is faster
-        self._inputs, self._targets = join([s.inputs for s in shards]), join([s.targets for s in shards])
-        self._shards, self._shown = shards, np.zeros(self._count, dtype=np.int64)
-
-        def one(vector: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-            outputs = functional_call(flat.module, flat.named(vector), (inputs,))
-            return (loss(outputs, targets, reduction="none") * weights).sum() / weights.sum()
-
-        self._gradient_and_loss, self._only_loss = vmap(grad_and_value(one)), vmap(one)
+        kept_rows = plan.batch_of_step * self._count + np.arange(self._count)
+        self._step_rows, self._batch_rows, self._kept_rows = (
+            torch.from_numpy(array).to(device) for array in (plan.step_rows, plan.batch_rows, kept_rows)
+        )
+        self._step_weights, self._batch_weights, self._fractions, self._active = (
+            torch.from_numpy(array).to(device=device, dtype=dtype)
+            for array in (plan.step_weights, plan.batch_weights, plan.fractions, plan.active)
+        )
+        self._everyone = [bool(row.all()) for row in plan.active]
+        self._epochs, self._shown = plan.step_epochs, np.zeros(self._count, dtype=np.int64)
+        self._augments = any(shard.augmented is not None for shard in shards)
 
     def start(self, x: Tensor) -> Tensor:
         return x.expand(self._count, -1).clone()
 
     def step(self, y: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        batches = self._order[step]
         self._switch_epochs(self._epochs[step])
-        return self._at(y, self._rows[batches, self._clients], self._weights[batches, self._clients])
+        return self._at(y, self._step_rows[step], self._step_weights[step])
 
     def batch(self, y: Tensor, batch: int) -> tuple[Tensor, Tensor]:
         self._switch_epochs(np.zeros_like(self._shown))
-        return self._at(y, self._rows[batch], self._weights[batch])
+        return self._at(y, self._batch_rows[batch], self._batch_weights[batch])
 
     @torch.no_grad()
     def loss(self, y: Tensor, batch: int) -> Tensor:
         self._switch_epochs(np.zeros_like(self._shown))
-        rows, clients = self._rows[batch], self._clients[:, None]
-        inputs, targets = self._inputs[clients, rows], self._targets[clients, rows]
-        loss: Tensor = self._only_loss(y.expand(self._count, -1), inputs, targets, self._weights[batch])
-        return loss
+        inputs, targets = self._samples.take(self._batch_rows[batch])
+        return self._gradient.losses(y.expand(self._count, -1), inputs, targets, self._batch_weights[batch])
 
     def _switch_epochs(self, epochs: np.ndarray) -> None:
         """Switch each client's inputs to its current epoch. Clients may be in different epochs."""
-        for column in np.flatnonzero(epochs != self._shown):
-            shard = self._shards[int(column)]
-            if shard.augmented is not None:
-                self._inputs[column, : len(shard.targets)] = shard.inputs_of(int(epochs[column]))
+        if not self._augments:
+            return
+        for k in np.flatnonzero(epochs != self._shown).tolist():
+            shard, place = self._shards[k], slice(int(self._rows[k][0]), int(self._rows[k][-1]) + 1)
+            samples = shard.samples if shard.augmented is None else shard.augmented(int(epochs[k]))
+            self._samples.stored[place] = samples.stored
         self._shown = epochs
 
     def _at(self, y: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        clients = self._clients[:, None]
-        y = y.expand(self._count, -1)
-        gradient, loss = self._gradient_and_loss(y, self._inputs[clients, rows], self._targets[clients, rows], weights)
-        return gradient, loss
+        inputs, targets = self._samples.take(rows)
+        return self._gradient(y.expand(self._count, -1), inputs, targets, weights)
 
     def fraction(self, batch: int) -> Tensor:
         return self._fractions[batch]
 
     def pick(self, kept: Tensor, step: int) -> Tensor:
-        return kept[self._order[step], self._clients]
+        return kept.flatten(0, 1).index_select(0, self._kept_rows[step])
 
     def active(self, step: int) -> Tensor | None:
         return None if self._everyone[step] else self._active[step]

@@ -11,23 +11,35 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raybcgd.aggregation.exact import Levels
+from raybcgd.aggregation.reducer import Diverged, Reducer
 from raybcgd.algorithms.api import Task
-from raybcgd.algorithms.contract import Kind, declared, displacement
-from raybcgd.client.batches import schedule
-from raybcgd.client.gradients import ClientStack, Gradients, OneClient, Shard
+from raybcgd.algorithms.contract import Kind, displacement
+from raybcgd.client.gradients import ClientStack, Gradients, OneClient, StackGradient
+from raybcgd.client.shards import Shards
 from raybcgd.client.state_cache import StateCache
 from raybcgd.client.training import LocalWork
-from raybcgd.data.augment import apply, draw
+from raybcgd.client.uploads import Sent, Trained, Uploads
+from raybcgd.data.dataset import Split
 from raybcgd.data.normalise import normalise
-from raybcgd.errors import RunError, named_line
-from raybcgd.messages import FRESH, ClientTask, HostLoad, Outcome, Piece, RoundOrders, Score, StateRef
+from raybcgd.errors import named_line
+from raybcgd.messages import (
+    FRESH,
+    CallResult,
+    ClientTask,
+    HostLoad,
+    Outcome,
+    Partial,
+    Piece,
+    RoundOrders,
+    Score,
+    SumKey,
+)
 from raybcgd.problem import Data, Problem
-from raybcgd.randomness import seed_of, stream
-from raybcgd.record.states import State, StateFolder
-from raybcgd.wire.upload import put, restrict, take
-
-_UNUSED = stream(0)
-"""For codecs that draw no random numbers. Creating a generator per upload takes longer than encoding a small upload."""
+from raybcgd.randomness import seed_of
+from raybcgd.record.state_layout import State
+from raybcgd.record.states import SegmentFolder
+from raybcgd.wire.upload import Wire
 
 
 @contextmanager
@@ -41,17 +53,15 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-class _Trained(NamedTuple):
-    """A client after local training, before its upload."""
+class _Round(NamedTuple):
+    """What all calls of a round have in common."""
 
-    task: ClientTask
-    upload: Any
-    new: Any
-    """The client state that the client rule returned."""
-    before: State
-    """The state before the round."""
-    steps: int
-    loss: float
+    orders: RoundOrders
+    down: Any
+    """The broadcast, on the device."""
+    wire: Wire
+    reducer: Reducer
+    uploads: Uploads
 
 
 class ClientHost:
@@ -61,202 +71,200 @@ class ClientHost:
         self._problem, self._data, self._device = problem, data, device
         self._algorithm = problem.algorithm
         self._flat = problem.flat_model(device)
-        self._zero = torch.zeros(problem.layout.size, dtype=problem.dtype)
-        budget = int(problem.config.hosts.state_memory_mb * 2**20)
-        self._states = StateCache(StateFolder(state_address), budget) if problem.keeps_state else None
-        self._edges: tuple[int, ...] | None = None
-        self._wire = problem.wire
+        self._stack_gradient = StackGradient(self._flat, problem.loss)
+        self._shards = Shards(problem, data, device)
+        self._states = None
+        if problem.keeps_state:
+            folder = SegmentFolder(state_address, problem.state_layout)
+            budget = int(problem.config.hosts.state_memory_mb * 2**20)
+            self._states, self._fresh = StateCache(folder, budget, problem.clients), problem.fresh_row()
+        self._round: _Round | None = None
         self._masks: dict[tuple[Kind, int | None], Tensor] = {}
 
-    def train(self, tasks: Sequence[ClientTask], down: Mapping[str, np.ndarray], orders: RoundOrders) -> list[Outcome]:
-        """Run the tasks, in stacks if `problem.stack` is set. A failing client does not affect the others."""
-        broadcast = self._begin(down, orders)
+    def train(
+        self,
+        tasks: Sequence[ClientTask],
+        down: Mapping[str, np.ndarray],
+        orders: RoundOrders,
+        hand_over: bool = False,
+    ) -> CallResult:
+        """Run the tasks, in stacks if `problem.stack` is set. A failing client does not affect the others.
+
+        With `hand_over`, the result includes the partial sum, see `hand_over`.
+        """
+        rnd = self._begin(down, orders)
         stacks = -(-len(tasks) // max(self._problem.stack, 1))
-        cuts = [k * len(tasks) // stacks for k in range(stacks + 1)]
+        cuts = [k * len(tasks) // max(stacks, 1) for k in range(stacks + 1)]
         outcomes: list[Outcome] = []
         for start, stop in pairwise(cuts):
-            outcomes += self._train_isolated(tasks[start:stop], broadcast, orders)
+            outcomes += self._train_isolated(tasks[start:stop], rnd)
+        if self._states is not None and not hand_over:
+            self._states.end_call()
         on_device = torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
         load = HostLoad(0 if self._states is None else self._states.bytes, on_device)
-        return [outcome._replace(load=load) for outcome in outcomes]
+        return CallResult(outcomes, load, self.hand_over() if hand_over else None)
+
+    def hand_over(self) -> Partial | None:
+        """Wait until all new states are stored. Return the sum of all uploads since the last call, if there are any."""
+        clients, keys = self.begin_hand_over()
+        return Partial(clients, {key: self.take_piece(key) for key in keys}) if clients else None
+
+    def begin_hand_over(self) -> tuple[tuple[int, ...], tuple[SumKey, ...]]:
+        """Wait until all new states are stored. Return the clients and the pieces of the partial sum, to take next."""
+        if self._states is not None:
+            self._states.flush()
+        return ((), ()) if self._round is None else (self._round.reducer.take_clients(), self._round.reducer.keys)
+
+    def take_piece(self, key: SumKey) -> Levels:
+        """Return a piece of the partial sum, and free it."""
+        assert self._round is not None
+        return self._round.reducer.take(key)
+
+    def discard_sums(self) -> None:
+        """Forget what is left of the partial sum."""
+        self._round = None
 
     def local_models(
         self, tasks: Sequence[ClientTask], down: Mapping[str, np.ndarray], orders: RoundOrders
     ) -> list[Tensor]:
         """Return the clients' whole models after local training, for analysis. Nothing is sent or committed."""
-        broadcast, displaced = self._begin(down, orders), displacement(self._algorithm.terms_type)
+        rnd, displaced = self._begin(down, orders), displacement(self._algorithm.terms_type)
         models = []
         for task in tasks:
-            (trained,) = self._run_client_rule([task], broadcast, orders)
-            everything = self._algorithm.upload_type(**self._wire.select(trained.upload, None))
-            terms = self._terms(everything, None, trained.steps, broadcast, orders)
-            models.append(broadcast.x.cpu() + getattr(terms, displaced))
+            trained = self._run_client_rule([task], rnd)
+            rows = type(trained.upload)(*(value.detach().reshape(-1) for value in trained.upload))
+            everything = self._algorithm.upload_type(**rnd.wire.select(rows, None))
+            terms = rnd.reducer.terms(None, everything, trained.steps[0])
+            models.append((rnd.down.x + getattr(terms, displaced)).cpu())
         return models
 
-    def _begin(self, down: Mapping[str, np.ndarray], orders: RoundOrders) -> Any:
-        """Prepare for a round. Return the broadcast on the device."""
+    def _begin(self, down: Mapping[str, np.ndarray], orders: RoundOrders) -> _Round:
+        """Prepare for a call. The first call of a round moves the broadcast to the device."""
         self._flat.module.train()
-        if orders.edges != self._edges:
-            self._edges, self._wire, self._masks = orders.edges, self._problem.wire_at(orders.edges), {}
-        vectors = {name: torch.from_numpy(array).to(self._device) for name, array in down.items()}
-        return self._algorithm.Down(**vectors)
+        if self._round is None or self._round.orders != orders:
+            if self._round is None or self._round.orders.edges != orders.edges:
+                self._masks = {}
+            wire = self._problem.wire_at(orders.edges)
+            vectors = {name: torch.from_numpy(array).to(self._device) for name, array in down.items()}
+            broadcast = self._algorithm.Down(**vectors)
+            reducer = Reducer(self._problem, wire, broadcast, orders, self._device)
+            self._round = _Round(orders, broadcast, wire, reducer, Uploads(self._problem, wire, reducer, orders))
+        return self._round
 
-    def _train_isolated(self, tasks: Sequence[ClientTask], down: Any, orders: RoundOrders) -> list[Outcome]:
+    def _train_isolated(self, tasks: Sequence[ClientTask], rnd: _Round) -> list[Outcome]:
         """Train a stack of clients. If that fails, train them one at a time to isolate the failing client."""
         started = time.perf_counter()
         try:
-            return self._train_stack(tasks, down, orders)
+            return self._train_stack(tasks, rnd)
         except Exception as error:
             if len(tasks) > 1:
-                return [self._train_isolated([task], down, orders)[0] for task in tasks]
+                return [self._train_isolated([task], rnd)[0] for task in tasks]
+            diverged, seconds = isinstance(error, Diverged), time.perf_counter() - started
             where = traceback.extract_tb(error.__traceback__)[-1]
             text = f"{named_line(error)} ({where.filename.rpartition('/')[2]}:{where.lineno})"
-            return [Outcome(tasks[0].client, None, FRESH, time.perf_counter() - started, float("nan"), text)]
+            text = str(error) if diverged else text
+            return [Outcome(tasks[0].client, None, FRESH, seconds, float("nan"), text, diverged)]
 
-    def _train_stack(self, tasks: Sequence[ClientTask], down: Any, orders: RoundOrders) -> list[Outcome]:
-        """Train clients and write their states. The time is divided among them in proportion to their steps."""
+    def _train_stack(self, tasks: Sequence[ClientTask], rnd: _Round) -> list[Outcome]:
+        """Train clients and store their states. The time is divided among them in proportion to their steps."""
         started = time.perf_counter()
-        trained = self._run_client_rule(tasks, down, orders)
-        sent = [self._upload_and_settle(one, down, orders) for one in trained]
-        per_step = (time.perf_counter() - started) / sum(one.steps for one in trained)
-        return [
-            Outcome(one.task.client, payload, state, one.steps * per_step, one.loss)
-            for one, (payload, state) in zip(trained, sent, strict=True)
-        ]
+        trained = self._run_client_rule(tasks, rnd)
+        sent = rnd.uploads.send(trained)
+        refs = [FRESH] * len(tasks)
+        if self._states is not None:
+            refs = self._states.put(rnd.orders.round_index, [task.client for task in tasks], trained.rows)
+        if rnd.orders.reduce:  # last, because nothing that was added can be taken back
+            self._add(sent, tasks, rnd)
+        per_step = (time.perf_counter() - started) / sum(trained.steps)
+        found: dict[int, Outcome] = {}
+        for group in sent:
+            for k, payload, traffic in zip(group.positions, group.payloads, group.traffic, strict=True):
+                seconds = trained.steps[k] * per_step
+                found[k] = Outcome(tasks[k].client, payload, refs[k], seconds, trained.losses[k], traffic=traffic)
+        return [found[k] for k in range(len(tasks))]
 
-    def _run_client_rule(self, tasks: Sequence[ClientTask], down: Any, orders: RoundOrders) -> list[_Trained]:
+    def _add(self, sent: list[Sent], tasks: Sequence[ClientTask], rnd: _Round) -> None:
+        """Add uploads to the partial sum: all of them, or none if one is not finite."""
+        groups = [(group, [tasks[k] for k in group.positions]) for group in sent]
+        for group, members in groups:
+            rnd.reducer.check_finite(group.block, group.terms, [task.client for task in members])
+        for group, members in groups:
+            clients, weights = [task.client for task in members], [task.weight for task in members]
+            rnd.reducer.add(group.block, group.terms, clients, weights)
+
+    def _run_client_rule(self, tasks: Sequence[ClientTask], rnd: _Round) -> Trained:
         """Train one client, or a stack of clients, with the algorithm's client rule."""
-        problem, stacked = self._problem, bool(self._problem.stack)
-        shards = [self._shard(task.client, orders) for task in tasks]
+        problem, orders, stacked = self._problem, rnd.orders, bool(self._problem.stack)
+        shards = [self._shards.shard(task.client, orders) for task in tasks]
         steps = [len(shard.schedule.order) for shard in shards]
-        states = [self._state(task) for task in tasks]
         gradients: Gradients
         if stacked:
-            rows = problem.config.local.batch_size
-            rows = problem.largest_client if rows == "full" else rows
-            gradients = ClientStack(self._flat, problem.loss, shards, rows)
+            size = problem.config.local.batch_size
+            batch_rows = problem.largest_client if size == "full" else min(size, problem.largest_client)
+            gradients = ClientStack(self._flat, self._stack_gradient, shards, batch_rows)
         else:
             torch.manual_seed(seed_of(problem.config.seed, "torch", tasks[0].client, orders.round_index))
             gradients = OneClient(self._flat, problem.loss, shards[0])
         column = torch.tensor(steps, dtype=torch.float64)[:, None] if stacked else steps[0]
         work = LocalWork(
             gradients,
-            Task(column, orders.lr, self._flat.trained, self._wire.shared_span(None)),
+            Task(column, orders.lr, self._flat.trained, rnd.wire.shared_span(None)),
             weight_decay=self._algorithm.weight_decay,
-            own=lambda: self._own([task.block for task in tasks], stacked),
-            shared=lambda: self._mask(Kind.SHARED),
+            own=lambda: self._own([task.block for task in tasks], stacked, rnd.wire),
+            shared=lambda: self._mask(Kind.SHARED, None, rnd.wire),
             data_phase=orders.data_phase,
             anchor_bytes=int(problem.config.local.anchor_memory_mb * 2**20),
         )
-        upload, new = self._algorithm.client_rule(work, down, self._gather(states, stacked))
+        rows, states = self._gather(tasks)
+        arrays = [states[f"algorithm.{name}"] for name in self._algorithm.Client._fields]
+        mine = self._algorithm.Client(*(torch.from_numpy(a if stacked else a[0]).to(self._device) for a in arrays))
+        upload, new = self._algorithm.client_rule(work, rnd.down, mine)
         losses = work.training_loss().reshape(-1).tolist()
-        rows_of = _rows if stacked else lambda whole, _: [whole]
-        uploads, news = rows_of(upload, len(tasks)), rows_of(new, len(tasks))
-        return [_Trained(*one) for one in zip(tasks, uploads, news, states, steps, losses, strict=True)]
+        return Trained(tasks, upload, mine, new, rows, states, steps, losses, stacked)
 
-    def _shard(self, client: int, orders: RoundOrders) -> Shard:
-        problem, dataset = self._problem, self._data.dataset
-        rows = torch.from_numpy(self._data.partitions[orders.data_phase].client(client))
-        inputs = torch.from_numpy(dataset.train.inputs).index_select(0, rows).to(self._device)
-        targets = torch.from_numpy(dataset.train.targets).index_select(0, rows).to(self._device)
-        rng = stream(problem.config.seed, "batches", client, orders.round_index)
-        plan = schedule(len(rows), problem.config.local, self._algorithm.fixed_batches, rng)
-        augment = problem.config.data.augment
-        if not augment:
-            return Shard(normalise(inputs, dataset, problem.dtype), targets, plan)
-        # Fixed batches are augmented only once: g(x) and g(y) must see the same augmented samples in every epoch.
-        passes = len(plan.members) // plan.per_epoch
-        rng = stream(problem.config.seed, "augment", client, orders.round_index)
-        draws = [draw(rng, len(rows), augment) for _ in range(passes)]
-
-        def augmented(epoch: int) -> Tensor:
-            return normalise(apply(inputs, draws[epoch]), dataset, problem.dtype)
-
-        return Shard(augmented(0), targets, plan, augmented if passes > 1 else None)
-
-    def _state(self, task: ClientTask) -> State:
-        """Return the client's committed arrays: the algorithm's state and the codec's residuals."""
+    def _gather(self, tasks: Sequence[ClientTask]) -> tuple[np.ndarray, State]:
+        """Return a copy of the clients' committed states, as rows and as the arrays in them."""
         if self._states is None:
-            return {}
-        if task.state == FRESH:
-            fresh = self._algorithm.client_init(self._zero, self._problem.data_phases)._asdict()
-            state = {f"algorithm.{name}": values.numpy() for name, values in fresh.items()}
-            return {**state, **self._wire.initial_residuals()}
-        return self._states.get(task.client, task.state)
+            return np.empty((0, 0), dtype=np.uint8), {}
+        rows = self._states.gather([(task.client, task.state) for task in tasks], self._fresh)
+        return rows, self._problem.state_layout.views(rows)
 
-    def _gather(self, states: Sequence[State], stacked: bool) -> Any:
-        """Return the algorithm's client state on the device. A stack has one row per client."""
-        values = []
-        for name in self._algorithm.Client._fields:
-            rows = [state[f"algorithm.{name}"] for state in states]
-            value = np.stack(rows) if stacked else np.require(rows[0], requirements="W")
-            values.append(torch.from_numpy(value).to(self._device))
-        return self._algorithm.Client(*values)
-
-    def _upload_and_settle(self, trained: _Trained, down: Any, orders: RoundOrders) -> tuple[np.ndarray, StateRef]:
-        """Encode an upload, settle the client's state with the values that the server will decode, and store it."""
-        wire, client, block = self._wire, trained.task.client, trained.task.block
-        draws = self._problem.codec.draws
-        rng = stream(self._problem.config.seed, "codec", client, orders.round_index) if draws else _UNUSED
-        values = wire.add_residuals(wire.select(trained.upload, block), trained.before, block)
-        payload = wire.encode(values, rng)
-        if self._states is None:
-            return payload, FRESH
-        sent = wire.decode(payload, block)
-        terms = self._terms(sent, block, trained.steps, down, orders)
-        slices = wire.coordinates(block)
-        settled = self._algorithm.settle(restrict(trained.new, slices), terms)
-        kept: State = wire.updated_residuals(values, sent, trained.before, block)
-        for field, whole, changed in zip(declared(self._algorithm.Client), trained.new, settled, strict=True):
-            if field.per_coordinate:
-                result = whole.cpu().clone()
-                put(result, slices, changed)
-            else:  # a rule may return it without its last dimension or its integer type
-                changed = changed.reshape(field.shape(0, self._problem.data_phases))
-                result = changed.to(field.dtype(wire.dtype))
-                if not result.is_floating_point() and (result != changed).any():
-                    found = f"Client.{field.name} is {field.kind.value}, but its value is {changed.tolist()}"
-                    raise RunError(f"{found}; return integers")
-            kept[f"algorithm.{field.name}"] = result.numpy()
-        return payload, self._states.put(client, orders.round_index + 1, kept)
-
-    def _terms(self, sent: Any, block: int | None, steps: int, down: Any, orders: RoundOrders) -> Any:
-        """Compute the terms of an upload exactly as the server does."""
-        slices = self._wire.coordinates(block)
-        trained = None if self._flat.trained is None else take(self._flat.trained, slices).cpu()
-        task = Task(steps, orders.lr, trained, self._wire.shared_span(block))
-        return self._algorithm.terms(sent, restrict(down, slices), task)
-
-    def _own(self, blocks: Sequence[int | None], stacked: bool) -> Tensor:
-        masks = [self._mask(Kind.OWN, block) for block in blocks]
+    def _own(self, blocks: Sequence[int | None], stacked: bool, wire: Wire) -> Tensor:
+        masks = [self._mask(Kind.OWN, block, wire) for block in blocks]
         return torch.stack(masks) if stacked else masks[0]
 
-    def _mask(self, kind: Kind, block: int | None = None) -> Tensor:
+    def _mask(self, kind: Kind, block: int | None, wire: Wire) -> Tensor:
         """Return a mask: 1 on the coordinates of a field of this kind for a client with this block, 0 elsewhere."""
         if (kind, block) not in self._masks:
             mask = self._masks[kind, block] = torch.zeros_like(self._flat.vector)
-            for s in self._wire.slices(kind, block):
+            for s in wire.slices(kind, block):
                 mask[s] = 1
         return self._masks[kind, block]
 
     @torch.no_grad()
-    def evaluate(self, piece: Piece, x: np.ndarray) -> Score:
-        """Evaluate a model on a piece of the test data, or of a client's training data."""
-        dataset, client = self._data.dataset, piece.client
-        split = dataset.test if client is None else dataset.train
-        parts, tests = self._data.partitions, self._data.test_rows
-        own = tests[piece.model] if client is None else parts[piece.data_phase].client(client)
+    def evaluate(self, pieces: Sequence[Piece], models: Sequence[np.ndarray]) -> list[Score]:
+        """Evaluate models on pieces of the test data, or of clients' data. Each model is moved to the device once."""
+        dataset, loaded = self._data.dataset, None
         self._flat.module.eval()
-        self._flat.vector.copy_(torch.from_numpy(x))
-        rows = own[piece.start : piece.stop]
-        inputs = normalise(torch.from_numpy(split.inputs[rows]).to(self._device), dataset, self._problem.dtype)
-        targets = torch.from_numpy(split.targets[rows]).to(self._device)
-        outputs = self._flat.module(inputs)
-        losses = self._problem.loss(outputs, targets, reduction="none").double()
-        guess = outputs.argmax(-1) if outputs.dim() > 1 and outputs.shape[-1] > 1 else (outputs.reshape(-1) > 0).long()
-        return Score(int((guess == targets).sum()), float(losses.sum()), len(rows))
+        scores = []
+        for piece in pieces:
+            if loaded is not (x := models[piece.model]):
+                loaded = x
+                self._flat.vector.copy_(torch.from_numpy(x))
+            split, rows = self._rows_of(piece)
+            raw = torch.from_numpy(split.inputs[rows]).to(self._device)
+            targets = torch.from_numpy(split.targets[rows]).to(self._device)
+            outputs = self._flat.module(normalise(raw, dataset, self._problem.dtype))
+            losses = self._problem.loss(outputs, targets, reduction="none").double()
+            single = outputs.dim() == 1 or outputs.shape[-1] == 1
+            guess = (outputs.reshape(-1) > 0).long() if single else outputs.argmax(-1)
+            scores.append(Score(int((guess == targets).sum()), float(losses.sum()), len(rows)))
+        return scores
 
-
-def _rows(stack: Any, count: int) -> list[Any]:
-    """Split a stacked tuple into one tuple per client."""
-    return [type(stack)(*(value[row] for value in stack)) for row in range(count)]
+    def _rows_of(self, piece: Piece) -> tuple[Split, np.ndarray]:
+        """Return the split and the rows of a piece."""
+        data = self._data
+        if piece.client is None:
+            return data.dataset.test, data.test_rows[piece.model][piece.start : piece.stop]
+        rows = data.partitions[piece.data_phase].client(piece.client)
+        return data.dataset.train, rows[piece.start : piece.stop]

@@ -1,6 +1,7 @@
 """The local training loop: SGD on flat vectors, in the direction that a client rule chooses."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -47,11 +48,12 @@ class LocalWork:
         x: Tensor,
         direction: Direction | None = None,
         *,
+        shift: Tensor | None = None,
         momentum: float | Tensor = 0.0,
         variance_reduced: bool = False,
     ) -> Tensor:
         """Return y_T after the round's local steps y <- y - eta direction(g, y), starting at y = x."""
-        anchor = self._anchor_at(x) if variance_reduced else None
+        corrections = self._anchor_at(x).corrections(shift) if variance_reduced else None
         with_momentum = isinstance(momentum, Tensor) or momentum > 0
         velocity: Tensor | None = None
         losses = []
@@ -60,8 +62,10 @@ class LocalWork:
             g, loss = self._gradients.step(y, step)
             losses.append(loss)
             g = _decayed(g, y, self._weight_decay)
-            if anchor is not None:
-                g = anchor.correct(g, step)
+            if corrections is not None:
+                g = corrections.correct(g, step)
+            elif shift is not None:
+                g.add_(shift)
             move = g if direction is None else direction(g, y)
             if with_momentum:
                 velocity = move.clone() if velocity is None else velocity.mul_(momentum).add_(move)
@@ -96,7 +100,7 @@ class LocalWork:
 
 
 class _Anchor:
-    """Gradients at x: the full gradient, and those of all batches, which are cached if they fit into `cache_bytes`."""
+    """Gradients at x: the full gradient G, and those of all batches, cached if they fit into `cache_bytes`."""
 
     def __init__(self, gradients: Gradients, x: Tensor, weight_decay: float, cache_bytes: int) -> None:
         self._gradients, self._x, self._weight_decay = gradients, x, weight_decay
@@ -104,21 +108,41 @@ class _Anchor:
         self._cached: Tensor | None = None
         if gradients.batches * y.numel() * y.element_size() <= cache_bytes:
             self._cached = y.new_empty((gradients.batches, *y.shape))
-        full = torch.zeros_like(y)
+        self.full = torch.zeros_like(y)
         for batch in range(gradients.batches):
             g = _decayed(gradients.batch(y, batch)[0], x, weight_decay)
-            full.add_(g * gradients.fraction(batch))
             if self._cached is not None:
                 self._cached[batch] = g
-        self.full = full
+            self.full.add_(g.mul_(gradients.fraction(batch)))
+
+    def corrections(self, shift: Tensor | None) -> "_Corrections":
+        """Return the corrections G + shift - g(x; batch). They replace the cached gradients."""
+        constant = self.full if shift is None else self.full + shift
+        cached, self._cached = self._cached, None
+        if cached is not None:
+            torch.sub(constant, cached, out=cached)
+        return _Corrections(self._gradients, self._x, self._weight_decay, constant, cached)
+
+
+@dataclass(frozen=True)
+class _Corrections:
+    """The terms that make a step variance-reduced, for every batch."""
+
+    gradients: Gradients
+    x: Tensor
+    weight_decay: float
+    constant: Tensor
+    """G + shift."""
+    cached: Tensor | None
+    """G + shift - g(x; batch) of all batches. None: each step computes its own."""
 
     def correct(self, g: Tensor, step: int) -> Tensor:
-        """Return g(y; batch) - g(x; batch) + the full gradient at x, for the batch of a step."""
-        if self._cached is not None:
-            return g - self._gradients.pick(self._cached, step) + self.full
+        """Return g(y; batch) + (G + shift - g(x; batch)) for the batch of a step. May overwrite g."""
+        if self.cached is not None:
+            return g.add_(self.gradients.pick(self.cached, step))
         g = g.clone()  # the next gradient overwrites this one
-        at_x = _decayed(self._gradients.step(self._x, step)[0], self._x, self._weight_decay)
-        return g - at_x + self.full
+        at_x = _decayed(self.gradients.step(self.x, step)[0], self.x, self.weight_decay)
+        return g.add_(self.constant - at_x)
 
 
 def _decayed(g: Tensor, y: Tensor, weight_decay: float) -> Tensor:

@@ -9,11 +9,11 @@ import torch
 
 from raybcgd.client.host import ClientHost, one_thread
 from raybcgd.engine.session import Announcer, Session
-from raybcgd.messages import HostLoad, Outcome, Piece, Score
+from raybcgd.messages import HostLoad, Piece, Score
 from raybcgd.problem import Data, Problem
 from raybcgd.record.rounds import Hosts, RoundRecord
 from raybcgd.server.loop import TrainingLoop
-from raybcgd.server.pool import PoolReport, RoundWork
+from raybcgd.server.pool import Inbox, PoolReport, RoundWork
 from raybcgd.storage import RunFolder
 
 
@@ -54,22 +54,25 @@ class LocalPool:
         device = torch.accelerator.current_accelerator() if on_gpu else None
         self._host = ClientHost(problem, data, state_address, device or torch.device("cpu"))
         self._chunk = problem.stack or 1
+        self._reduce = problem.config.hosts.aggregation != "coordinator"
         self._load, self._queued = HostLoad(), 0
 
-    def train(self, work: RoundWork) -> Iterator[Outcome]:
+    def train(self, work: RoundWork, inbox: Inbox) -> None:
         """Run the tasks, one stack after another, until the deadline."""
         started = time.monotonic()
+        orders = work.orders._replace(reduce=self._reduce)
         self._queued = max(0, len(work.tasks) - self._chunk)
         for start in range(0, len(work.tasks), self._chunk):
             if work.deadline_seconds is not None and time.monotonic() - started > work.deadline_seconds:
-                return
-            outcomes = self._host.train(work.tasks[start : start + self._chunk], work.broadcast, work.orders)
-            self._load = outcomes[-1].load
-            yield from outcomes
+                break
+            result = self._host.train(work.tasks[start : start + self._chunk], work.broadcast, orders)
+            self._load = result.load
+            inbox.receive(result.outcomes)
+        inbox.receive([], self._host.hand_over())
 
     def evaluate(self, models: Sequence[np.ndarray], pieces: Sequence[Piece]) -> Callable[[], list[Score]]:
         """Evaluate models immediately."""
-        scores = [self._host.evaluate(piece, models[piece.model]) for piece in pieces]
+        scores = self._host.evaluate(pieces, models)
         return lambda: scores
 
     def report(self) -> PoolReport:

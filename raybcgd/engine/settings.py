@@ -26,6 +26,12 @@ class HostsConfig(Section):
     """Tie this many clients to each host; 1 means one actor per client. Default: clients can move between hosts."""
     state_memory_mb: Annotated[float, Field(ge=0)] = 2048.0
     """Memory per host for cached client states. All other states are read from disk."""
+    data_memory_mb: Annotated[float, Field(ge=0)] = 1024.0
+    """Memory per host for normalised samples. If the train data is larger, or augmented, samples are prepared again in
+    each round."""
+    aggregation: Literal["auto", "hosts", "coordinator"] = "auto"
+    """Where uploads are added up. hosts: each host adds up the uploads of its clients, and only the sums travel.
+    coordinator: every upload travels as bytes. auto: the one that sends fewer bytes. The weights are the same."""
     max_retries: Annotated[int, Field(ge=0)] = 5
     """Maximum number of retries of work that was lost with its host. After that, the run stops."""
     start_timeout_seconds: Annotated[float, Field(gt=0)] | None = None

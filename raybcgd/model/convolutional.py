@@ -23,12 +23,13 @@ def _two_convolutions(name: str, input_shape: tuple[int, ...], classes: int, *wi
     positions = (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
     conv1, conv2, fc1, fc2 = widths
     model = nn.Sequential()
+    # ReLU after pooling is the same function as before it, on a quarter of the values.
     model.add_module("conv1", nn.Conv2d(channels, conv1, 5))
-    model.add_module("relu1", nn.ReLU())
     model.add_module("pool1", nn.MaxPool2d(2))
+    model.add_module("relu1", nn.ReLU())
     model.add_module("conv2", nn.Conv2d(conv1, conv2, 5))
-    model.add_module("relu2", nn.ReLU())
     model.add_module("pool2", nn.MaxPool2d(2))
+    model.add_module("relu2", nn.ReLU())
     model.add_module("flatten", nn.Flatten())
     model.add_module("fc1", nn.Linear(conv2 * positions, fc1))
     model.add_module("relu3", nn.ReLU())

@@ -28,7 +28,7 @@ MODELS = Registry(
 LOSSES = Registry(
     "model.loss",
     {
-        "cross_entropy": "torch.nn.functional:cross_entropy",
+        "cross_entropy": "raybcgd.model.losses:cross_entropy",
         "binary_cross_entropy": "raybcgd.model.losses:binary_cross_entropy",
         "sigmoid": "raybcgd.model.losses:sigmoid",
     },

@@ -53,10 +53,10 @@ def _vgg(
     channels, _, _ = image_shape(name, input_shape, smallest=16)
     features, classifier, make_norm = nn.Sequential(), nn.Sequential(), norm_layer(norm, groups)
     for k, (before, after) in enumerate(pairwise((channels, *widths)), start=1):
-        if k in pooled:
-            features.add_module(f"pool{k}", nn.MaxPool2d(2))
         features.add_module(f"conv{k}", nn.Conv2d(before, after, 3, padding=1))
         features.add_module(f"norm{k}", make_norm(after))
+        if k + 1 in pooled:  # before ReLU, which is the same function on a quarter of the values
+            features.add_module(f"pool{k + 1}", nn.MaxPool2d(2))
         features.add_module(f"relu{k}", nn.ReLU())
     for k, (before, after) in enumerate(pairwise((side * side * widths[-1], *hidden)), start=1):
         if dropout:

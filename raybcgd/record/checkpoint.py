@@ -1,16 +1,17 @@
 """Checkpoints: everything that a run needs to resume bit for bit, as safetensors and JSON.
 
 checkpoints/round-000060/server.safetensors    the server's state
-checkpoints/round-000060/ledger.safetensors    the committed version of every client's state
+checkpoints/round-000060/ledger.safetensors    the committed state of every client: segment, row and checksum
 checkpoints/round-000060/history.safetensors   measurements that planning uses, if any
 checkpoints/round-000060/rounds.jsonl          the log so far
-checkpoints/round-000060/manifest.json         position, identity of the run, checksums; written last
-states/                                        the client states: immutable files that ledgers refer to
+checkpoints/round-000060/manifest.json         position, identity of the run, segments, checksums; written last
+states/                                        the client states: immutable segments that ledgers refer to
 """
 
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,11 +21,16 @@ from pyarrow import fs
 from safetensors.numpy import load, save
 
 from raybcgd.errors import ConfigError, RunError, first_line
+from raybcgd.record.compaction import Compactor
 from raybcgd.record.ledger import Ledger
-from raybcgd.record.states import StateFolder
+from raybcgd.record.state_layout import StateLayout
+from raybcgd.record.states import Footer, SegmentFolder, round_of
 from raybcgd.storage import FORMAT_VERSION, open_address, write_file
 
 log = logging.getLogger(__name__)
+
+_PRUNE_ROUNDS = 16
+"""Rounds without a checkpoint after which states that nothing needs are deleted anyway."""
 
 
 @dataclass(frozen=True)
@@ -44,24 +50,28 @@ class Position:
 class Checkpoints:
     """The checkpoints of one run under an address."""
 
-    def __init__(self, address: str, keep: int, identity: Mapping[str, Any]) -> None:
+    def __init__(self, address: str, keep: int, identity: Mapping[str, Any], layout: StateLayout) -> None:
         self._filesystem, root = open_address(address)
         self._root = f"{root}/checkpoints"
-        self._states = StateFolder(f"{address}/states")
+        self._states = SegmentFolder(f"{address}/states", layout)
+        self._compactor = Compactor(self._states)
         self._keep = keep
         self._identity = json.loads(json.dumps(identity))
-        self._retained: dict[int, Ledger] = {}
+        self._retained: dict[int, set[str]] = {}
+        self._prune_at = 0
+        self._footers: dict[str, Footer] = {}
 
     def refuse_others(self) -> None:
         """Raise an error if another run has checkpoints here."""
         if self._saved_rounds():
             raise ConfigError(f"{self._root} already holds a run; resume it, or set another checkpoint.address")
 
-    def save(self, position: Position, superseded: list[tuple[int, int]]) -> None:
-        """Write a checkpoint, then delete old checkpoints and the `superseded` states that only they needed."""
+    def save(self, position: Position) -> None:
+        """Write a checkpoint, then delete old checkpoints."""
         folder = self._folder(position.rounds)
         self._filesystem.create_dir(folder, recursive=True)
-        ledger = {"versions": position.ledger.versions, "checksums": position.ledger.checksums}
+        saved = position.ledger
+        ledger = {"segments": saved.segments, "rows": saved.rows, "checksums": saved.checksums}
         groups = {"server": position.server, "ledger": ledger, "history": position.history}
         files = {f"{name}.safetensors": save(dict(arrays)) for name, arrays in groups.items() if arrays}
         files["rounds.jsonl"] = position.log
@@ -70,33 +80,55 @@ class Checkpoints:
             "rounds": position.rounds,
             "upload_d_total": position.upload_d_total,
             "identity": self._identity,
+            "segments": saved.names,
             "sha256": {name: _sha256(data) for name, data in files.items()},
         }
         body = json.dumps(manifest, indent=1, sort_keys=True)
         files["manifest.json"] = f"{body}\n{_sha256(body.encode())}\n".encode()
         for name, data in files.items():
             write_file(self._filesystem, f"{folder}/{name}", data)
-        self._retained[position.rounds] = position.ledger
-        self._prune(superseded)
-
-    def _prune(self, superseded: list[tuple[int, int]]) -> None:
+        self._retained[position.rounds] = set(saved.names)
         for rounds in sorted(self._retained)[: -self._keep]:
             self._filesystem.delete_dir(self._folder(rounds))
             del self._retained[rounds]
-        needed = [ledger.versions for ledger in self._retained.values()]
-        dead = {pair for pair in superseded if all(versions[pair[0]] != pair[1] for versions in needed)}
-        self._states.remove(dead)
-        superseded[:] = [pair for pair in superseded if pair not in dead]
+        self._prune_at = 0
+
+    def maintain(self, ledger: Ledger, rounds: int) -> None:
+        """Delete segments that nothing needs, and compact the others if that is due.
+
+        Call it between two rounds, when `rounds` rounds have committed to the ledger and no snapshot of it is unsaved.
+        """
+        if not ledger.names:
+            return
+        self._compactor.step(ledger, rounds)
+        if rounds >= self._prune_at:
+            self._prune_at = rounds + _PRUNE_ROUNDS
+            try:
+                self._prune(ledger, rounds)
+            except OSError as error:
+                log.warning("cannot delete old client states (%s); the run continues", first_line(error))
+
+    def _prune(self, ledger: Ledger, rounds: int) -> None:
+        """Delete the segments that neither the ledger, nor a checkpoint, nor compaction needs."""
+        needed = ledger.needed().union(self._compactor.in_use, *self._retained.values())
+        self._states.remove(name for name in self._states.names(parts=True) if _is_dead(name, needed, rounds))
+        ledger.forget(set(ledger.names) - needed)
+
+    def close(self) -> None:
+        """Stop background work."""
+        self._compactor.close()
 
     def latest(self) -> Position | None:
         """Return the newest undamaged checkpoint. Delete damaged ones, with a warning, and unused states."""
         found = None
         for position in self._undamaged():
-            self._retained[position.rounds] = position.ledger
+            self._retained[position.rounds] = set(position.ledger.names)
             found = found or position
         for rounds in set(self._saved_rounds()) - self._retained.keys():
             self._filesystem.delete_dir(self._folder(rounds))
-        self._states.keep_only({pair for ledger in self._retained.values() for pair in ledger.pairs()})
+        needed: set[str] = set().union(*self._retained.values())
+        self._states.remove(name for name in self._states.names(parts=True) if name not in needed)
+        self._footers.clear()
         return found
 
     def newest(self) -> Position | None:
@@ -114,7 +146,7 @@ class Checkpoints:
     def _saved_rounds(self) -> list[int]:
         entries = self._filesystem.get_file_info(fs.FileSelector(self._root, allow_not_found=True))
         names = [entry.base_name for entry in entries if entry.type == fs.FileType.Directory]
-        return [int(name.removeprefix("round-")) for name in names if name.startswith("round-")]
+        return [int(match[1]) for name in names if (match := re.fullmatch(r"round-(\d{6,})", name))]
 
     def _read(self, rounds: int) -> Position:
         folder = self._folder(rounds)
@@ -136,18 +168,33 @@ class Checkpoints:
         for name, data in files.items():
             if _sha256(data) != manifest["sha256"][name]:
                 raise RunError(f"{name} does not match its checksum")
-        saved = load(files["ledger.safetensors"])
-        ledger = Ledger(saved["versions"], saved["checksums"])
-        for client, _ in ledger.pairs():
-            self._states.read(client, ledger[client])
         return Position(
             rounds=rounds,
             server=load(files["server.safetensors"]),
-            ledger=ledger,
+            ledger=self._ledger(load(files["ledger.safetensors"]), manifest["segments"]),
             upload_d_total=manifest["upload_d_total"],
             history=load(files["history.safetensors"]) if "history.safetensors" in files else {},
             log=files["rounds.jsonl"],
         )
+
+    def _ledger(self, saved: Mapping[str, np.ndarray], names: list[str]) -> Ledger:
+        """Return a saved ledger, and check that the segments hold its states. Rows are verified when they are used."""
+        self._footers |= self._states.footers(name for name in names if name not in self._footers)
+        footers = [self._footers[name] for name in names]
+        sizes = [len(footer.clients) for footer in footers]
+        ledger = Ledger(saved["segments"], saved["rows"], saved["checksums"], names, sizes)
+        clients = ledger.clients
+        if len(clients):
+            segments, rows = ledger.segments[clients], ledger.rows[clients]
+            inside = rows < np.array(sizes)[segments]
+            rows = (np.cumsum([0, *sizes[:-1]])[segments] + rows)[inside]
+            agrees = np.concatenate([footer.clients for footer in footers])[rows] == clients[inside]
+            agrees &= (
+                np.concatenate([footer.checksums for footer in footers])[rows] == ledger.checksums[clients][inside]
+            )
+            if not inside.all() or not agrees.all():
+                raise RunError("the client states do not match the ledger")
+        return ledger
 
     def _bytes(self, path: str) -> bytes:
         with self._filesystem.open_input_file(path) as file:
@@ -155,6 +202,16 @@ class Checkpoints:
 
     def _folder(self, rounds: int) -> str:
         return f"{self._root}/round-{rounds:06d}"
+
+
+def _is_dead(name: str, needed: set[str], rounds: int) -> bool:
+    """Return whether nothing can need a segment any more.
+
+    If a round committed without a segment that bears its number, the segment is from a host that was late or lost.
+    Such a host may still be writing to an incomplete one.
+    """
+    complete = name.removesuffix(".part")
+    return complete not in needed and round_of(name) < (rounds if name == complete else rounds - _PRUNE_ROUNDS)
 
 
 def _sha256(data: bytes) -> str:

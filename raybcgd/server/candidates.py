@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from raybcgd.messages import Piece
+from raybcgd.messages import Piece, Traffic
 from raybcgd.problem import Data, Problem
 from raybcgd.server.aggregation import Expected
 from raybcgd.server.pool import Pool
-from raybcgd.wire.upload import Traffic, Wire
+from raybcgd.wire.upload import Wire
 
 
 def mean_losses(

@@ -4,6 +4,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -69,7 +70,7 @@ class TrainingLoop:
         config = problem.config
         address = config.checkpoint.address or str(folder.path)
         self.state_address = f"{address}/states"
-        self._checkpoints = Checkpoints(address, config.checkpoint.keep, identity(problem, data))
+        self._checkpoints = Checkpoints(address, config.checkpoint.keep, identity(problem, data), problem.state_layout)
         self._log = RoundLog(folder.rounds)
         self._pieces = pieces([len(rows) for rows in data.test_rows], config.evaluation.batch_size)
         self._saving_seconds = 0.0
@@ -113,7 +114,7 @@ class TrainingLoop:
             parameters=self._problem.layout.size,
             saves=config.checkpoint.every > 0,
         )
-        with exporting(config.metrics, info) as exporter:
+        with closing(self._checkpoints), exporting(config.metrics, info) as exporter:
             if exporter is not None:
                 exporter.replay(self._log)
             for record in self._rounds(pool):
@@ -176,12 +177,12 @@ class TrainingLoop:
         )
         record = record.model_copy(update={"quality": quality, "timing": timing})
         self._log.append(record)
-        self._saving_seconds = 0.0
+        started = time.perf_counter()
         if pending.position is not None:
-            started = time.perf_counter()
-            position = replace(pending.position, log=self._log.content())
-            self._checkpoints.save(position, self._state.ledger.superseded)
-            self._saving_seconds, self._saved_at = time.perf_counter() - started, time.time()
+            self._checkpoints.save(replace(pending.position, log=self._log.content()))
+            self._saved_at = time.time()
+        self._checkpoints.maintain(self._state.ledger, self._state.rounds)
+        self._saving_seconds = time.perf_counter() - started
         yield record
 
 

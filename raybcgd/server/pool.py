@@ -1,12 +1,12 @@
 """The interface between a round and the client hosts, wherever they run."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from raybcgd.messages import ClientTask, Outcome, Piece, RoundOrders, Score
+from raybcgd.messages import ClientTask, Outcome, Partial, Piece, RoundOrders, Score
 from raybcgd.record.rounds import Hosts
 
 
@@ -29,11 +29,22 @@ class PoolReport(NamedTuple):
     """The part of the training time that the broadcast took."""
 
 
+class Inbox(Protocol):
+    """Receives the results of a round's training."""
+
+    def receive(self, outcomes: Sequence[Outcome], partial: Partial | None = None) -> None:
+        """Take the outcomes of a call, and the sum of the uploads of some clients. Raise an error to stop the round."""
+
+
 class Pool(Protocol):
     """The client hosts of a run."""
 
-    def train(self, work: RoundWork) -> Iterator[Outcome]:
-        """Run all tasks and yield outcomes as they arrive."""
+    def train(self, work: RoundWork, inbox: Inbox) -> None:
+        """Run all tasks until the deadline and pass results to the inbox as they arrive.
+
+        A client counts only if its upload arrived: as bytes in its outcome, or in a partial sum. If a host is lost
+        before its partial sum arrived, its tasks run again, and their outcomes arrive again.
+        """
 
     def evaluate(self, models: Sequence[np.ndarray], pieces: Sequence[Piece]) -> Callable[[], list[Score]]:
         """Start evaluating models. Return a function that waits for the scores."""

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raybcgd.aggregation.reducer import Diverged
 from raybcgd.algorithms.api import Round
 from raybcgd.errors import RunError
-from raybcgd.messages import FRESH, ClientTask, Outcome, RoundOrders
+from raybcgd.messages import FRESH, ClientTask, Outcome, Partial, RoundOrders
 from raybcgd.model.blocks import BlockLayout
 from raybcgd.plan.assignment import Assignment, by_bandwidth, by_need, evenly
 from raybcgd.plan.cohort import Member, draw_cohort
@@ -56,7 +57,14 @@ def plan_round(problem: Problem, data: Data, history: History, index: int) -> Ro
     """Choose the clients of a round, the block that each uploads, and the data phase."""
     config, algorithm = problem.config, problem.algorithm
     data_phase = 0 if config.data.phases is None else config.data.phases.at(index)
-    orders = RoundOrders(index, algorithm.lr_at(index), data_phase, history.edges)
+    orders = RoundOrders(
+        index,
+        algorithm.lr_at(index),
+        data_phase,
+        history.edges,
+        cohort=problem.cohort_size,
+        measure_drift=history.drifted is not None,
+    )
     wire = problem.wire_at(history.edges)
     cohort = draw_cohort(
         config.seed,
@@ -89,7 +97,7 @@ def _assignment(problem: Problem, wire: Wire, history: History) -> Assignment:
 
 def _expected(problem: Problem, data: Data, member: Member, data_phase: int) -> Expected:
     samples = int(data.partitions[data_phase].sizes[member.client])
-    weight = float(samples) if problem.config.cohort.weighting == "samples" else 1.0
+    weight = samples / problem.largest_client if problem.config.cohort.weighting == "samples" else 1.0
     return Expected(member, problem.config.local.num_steps(samples), weight)
 
 
@@ -116,15 +124,18 @@ def run_round(problem: Problem, data: Data, pool: Pool, state: RunState) -> tupl
     plan = plan_round(problem, data, state.history, state.rounds)
     clock.lap("plan")
     down = algorithm.broadcast(state.server, plan.rnd)
-    aggregator = Aggregator(problem, plan.wire, down, plan.rnd.lr, plan.expected, state.history.drifted is not None)
+    aggregator = Aggregator(problem, plan.wire, down, plan.orders, plan.expected)
     work = RoundWork(
-        [ClientTask(member.client, member.block, state.ledger[member.client]) for member in plan.cohort],
+        [ClientTask(*item.member, state.ledger[item.member.client], item.weight) for item in plan.expected],
         {name: vector.numpy() for name, vector in down._asdict().items()},
         plan.orders,
         config.cohort.deadline_seconds,
     )
     clock.lap("broadcast")
-    outcomes = _train(problem, pool, work, aggregator, clock)
+    inbox = _Inbox(problem, work, aggregator, clock)
+    pool.train(work, inbox)
+    clock.lap("train")
+    outcomes = inbox.outcomes()
     aggregate = aggregator.result()
     server = algorithm.server_rule(state.server, aggregate.total, plan.rnd)
     server = average_buffers(algorithm, state.server, server, aggregate.total, problem.trained)
@@ -139,30 +150,49 @@ def run_round(problem: Problem, data: Data, pool: Pool, state: RunState) -> tupl
     return RunState(state.rounds + 1, server, state.ledger, history, record.traffic.upload_d_total), record
 
 
-def _train(
-    problem: Problem, pool: Pool, work: RoundWork, aggregator: Aggregator, clock: "_Clock"
-) -> dict[int, Outcome]:
-    """Train the cohort and aggregate uploads as they arrive. Return the outcomes by client."""
-    outcomes: dict[int, Outcome] = {}
-    index = work.orders.round_index
-    for outcome in pool.train(work):
-        clock.lap("train")
-        if outcome.error is not None and problem.config.cohort.on_client_error == "stop":
+class _Inbox:
+    """Checks the results of a round's training and aggregates uploads as they arrive."""
+
+    def __init__(self, problem: Problem, work: RoundWork, aggregator: Aggregator, clock: "_Clock") -> None:
+        self._drops = problem.config.cohort.on_client_error == "drop"
+        self._work, self._aggregator, self._clock = work, aggregator, clock
+        self._received: dict[int, Outcome] = {}
+
+    def receive(self, outcomes: Sequence[Outcome], partial: Partial | None = None) -> None:
+        self._clock.lap("train")
+        for outcome in outcomes:
+            self._check(outcome)
+            self._received[outcome.client] = outcome._replace(payload=None)
+            try:
+                self._aggregator.add(outcome)
+            except Diverged as error:
+                raise self._diverged(str(error)) from None
+        if partial is not None:
+            self._aggregator.merge(partial)
+        self._clock.lap("aggregate")
+
+    def _check(self, outcome: Outcome) -> None:
+        if outcome.diverged and outcome.error is not None:
+            raise self._diverged(outcome.error)
+        if outcome.error is not None and not self._drops:
             raise RunError(
-                f"client {outcome.client} failed in round {index}: {outcome.error}; fix it, or set "
-                'cohort.on_client_error = "drop" to continue without such clients'
+                f"client {outcome.client} failed in round {self._work.orders.round_index}: {outcome.error}; fix it, "
+                'or set cohort.on_client_error = "drop" to continue without such clients'
             )
-        outcomes[outcome.client] = outcome
-        try:
-            aggregator.add(outcome.client, outcome.payload)
-        except FloatingPointError as error:
-            raise RunError(f"round {index} diverged: {error}") from None
-        clock.lap("aggregate")
-    clock.lap("train")
-    for client in {task.client for task in work.tasks} - outcomes.keys():
-        outcomes[client] = Outcome(client, None, FRESH, 0.0, math.nan, error="deadline")
-        aggregator.add(client, None)
-    return outcomes
+
+    def _diverged(self, cause: str) -> RunError:
+        return RunError(f"round {self._work.orders.round_index} diverged: {cause}")
+
+    def outcomes(self) -> dict[int, Outcome]:
+        """Return the outcomes by client, for the whole cohort. Clients whose upload did not arrive are late."""
+        added = set(self._aggregator.clients)
+        found = {}
+        for task in self._work.tasks:
+            outcome = self._received.get(task.client)
+            if outcome is None or (outcome.error is None and task.client not in added):
+                outcome = Outcome(task.client, None, FRESH, 0.0, math.nan, error="deadline")
+            found[task.client] = outcome
+        return found
 
 
 def _choose(
@@ -206,7 +236,7 @@ def _record(problem: Problem, plan: RoundPlan, before: RunState, trained: _Train
         traffic=traffic,
         blocks=blocks,
         timing=Timing(seconds=sum(laps.values()), stage_seconds={**laps, **corrected}),
-        hosts=hosts.model_copy(update={"state_disk_bytes": before.ledger.files * problem.state_bytes}),
+        hosts=hosts.model_copy(update={"state_disk_bytes": before.ledger.stored_rows * problem.state_layout.row_bytes}),
     )
 
 
@@ -224,7 +254,7 @@ def _traffic(
 ) -> tuple[Traffic, dict[str, tuple[int, ...]]]:
     """Return the round's traffic, in total and per block."""
     wire, links = plan.wire, problem.config.cohort.links
-    uploads = [wire.upload(member.block, outcome.payload) for member, outcome in present]
+    uploads = [outcome.traffic or wire.upload(member.block) for member, outcome in present]
     losses, models = second_exchange(wire, candidates, len(present))
     upload, download = total([*uploads, losses]), total([*[wire.download] * len(plan.cohort), models])
     upload_d = upload.bytes / (4 * len(plan.cohort) * problem.layout.size)

@@ -22,6 +22,8 @@ class Codec(CodecConfig):
 
     draws: ClassVar[bool] = False
     """Whether `encode` uses its random generator."""
+    lossless: ClassVar[bool] = False
+    """Whether decoding always returns the encoded values. Then a host that adds up uploads does not encode them."""
 
     @property
     def codec(self) -> str:
@@ -56,6 +58,8 @@ class Codec(CodecConfig):
 
 class Raw(Codec):
     """All values, unchanged."""
+
+    lossless: ClassVar[bool] = True
 
     def encode(self, values: Tensor, rng: np.random.Generator) -> np.ndarray:
         return values.contiguous().numpy().view(np.uint8)

@@ -12,6 +12,7 @@ from torch import Tensor
 from raybcgd.algorithms.api import Algorithm
 from raybcgd.algorithms.contract import Field, Kind, declared
 from raybcgd.errors import RunError
+from raybcgd.messages import Traffic
 from raybcgd.model.blocks import BlockLayout
 from raybcgd.wire.codecs import Codec, Raw
 
@@ -34,26 +35,14 @@ def put(vector: Tensor, slices: Slices, values: Tensor) -> None:
 
 
 def restrict(values: Any, slices: Slices) -> Any:
-    """Return a declared tuple on the CPU, with its vectors restricted to the slices."""
-    fields = declared(type(values))
-    pairs = zip(fields, values, strict=True)
-    return type(values)(*((take(value, slices) if field.per_coordinate else value).cpu() for field, value in pairs))
+    """Return a declared tuple with its vectors restricted to the slices."""
+    pairs = zip(declared(type(values)), values, strict=True)
+    return type(values)(*(take(value, slices) if field.per_coordinate else value for field, value in pairs))
 
 
 def length(slices: Slices) -> int:
     """Return the number of coordinates in the slices."""
     return sum(s.stop - s.start for s in slices)
-
-
-class Traffic(NamedTuple):
-    """Cost of one or several uploads or downloads."""
-
-    floats: int
-    """Values sent, at any precision."""
-    bytes: int
-    """All bytes sent, including indices and norms."""
-    by_block: tuple[int, ...]
-    """Floats per block, the shared block last."""
 
 
 class _Part(NamedTuple):
@@ -103,16 +92,16 @@ class Wire:
         return self.codec if field.per_coordinate else self._raw
 
     def select(self, upload: Any, block: int | None) -> Values:
-        """Return the values to send: one vector per field, on the CPU."""
+        """Return the values to send: per field, the uploaded coordinates of each row."""
         values = {}
         for field in self._fields:
-            value = getattr(upload, field.name).detach().reshape(-1)
+            value = getattr(upload, field.name)
             size, kind = (self.layout.size, "whole vector") if field.per_coordinate else (1, "Scalar")
-            if len(value) != size:
-                found = f"{self._type.__name__}.{field.name} has length {len(value)} instead of {size}"
+            if value.shape[-1] != size:
+                found = f"{self._type.__name__}.{field.name} has length {value.shape[-1]} instead of {size}"
                 raise RunError(f"{found}; return a {kind}")
             value = take(value, self.slices(field.kind, block)) if field.per_coordinate else value
-            values[field.name] = value.to(device="cpu", dtype=self.dtype)
+            values[field.name] = value.to(self.dtype)
         return values
 
     def encode(self, values: Values, rng: np.random.Generator) -> np.ndarray:
@@ -146,7 +135,7 @@ class Wire:
         return {f"codec.{name}": torch.zeros(self.layout.size, dtype=self.dtype).numpy() for name in vectors}
 
     def add_residuals(self, values: Values, state: Arrays, block: int | None) -> Values:
-        """Return the values to encode: those of this round plus the client's residuals on the same coordinates."""
+        """Return the values to encode: those of this round plus the residuals on the same coordinates."""
         added = dict(values)
         for field in self._fields:
             if (residual := state.get(f"codec.{field.name}")) is not None:
@@ -169,12 +158,17 @@ class Wire:
         If the codec sends only some values, the payload determines how many are in each block. Without a payload,
         `by_block` counts all values.
         """
-        if payload is not None and type(self.codec).positions is not Codec.positions:
+        if payload is not None and self.cost_depends_on_values:
             fields = [payload[part.bytes] for part in self._parts(payload, block)]
             return self._traffic(self._fields, self.codec, block, fields)
         if block not in self._fixed:
             self._fixed[block] = self._traffic(self._fields, self.codec, block, [])
         return self._fixed[block]
+
+    @cached_property
+    def cost_depends_on_values(self) -> bool:
+        """Whether the codec sends only some values, so that their number per block depends on the values."""
+        return type(self.codec).positions is not Codec.positions
 
     @cached_property
     def download(self) -> Traffic:

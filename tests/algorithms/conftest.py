@@ -18,10 +18,10 @@ from raybcgd.data.partition import Partition
 from raybcgd.data.settings import DataConfig
 from raybcgd.data.sources import load
 from raybcgd.engine.local import LocalPool
-from raybcgd.messages import FRESH, ClientTask
+from raybcgd.messages import ClientTask
 from raybcgd.problem import Data, Problem, prepare
 from raybcgd.record.rounds import RoundRecord
-from raybcgd.record.states import StateFolder
+from raybcgd.record.states import SegmentFolder
 from raybcgd.server.loop import initial_state
 from raybcgd.server.round import plan_round, run_round
 from raybcgd.wire.upload import Traffic
@@ -136,14 +136,13 @@ class Lab:
                     break
         finally:
             pool.close()
-        states = StateFolder(address)
-        fresh = problem.algorithm.client_init(torch.zeros_like(played.start), problem.data_phases)._asdict()
-        for client in range(problem.clients):
-            ref = state.ledger[client]
-            if ref == FRESH or not problem.keeps_state:
-                played.clients.append({f"algorithm.{name}": vector.numpy() for name, vector in fresh.items()})
-            else:
-                played.clients.append(states.read(client, ref))
+        layout = problem.state_layout
+        rows = np.tile(problem.fresh_row(), (problem.clients, 1))
+        if problem.keeps_state:
+            trained = state.ledger.clients.tolist()
+            rows[trained] = SegmentFolder(address, layout).read([(client, state.ledger[client]) for client in trained])
+        views = layout.views(rows)
+        played.clients += [{name: view[client] for name, view in views.items()} for client in range(problem.clients)]
         return played
 
     def upload(self, changes: dict[str, Any], client: int, block: int | None, **objects: Any) -> tuple[Problem, Any]:
@@ -155,7 +154,7 @@ class Lab:
         self._count += 1
         host = ClientHost(problem, data, str(self._folder / f"states-{self._count}"), torch.device("cpu"))
         arrays = {name: vector.numpy() for name, vector in down._asdict().items()}
-        (outcome,) = host.train([ClientTask(client, block)], arrays, plan.orders)
+        (outcome,) = host.train([ClientTask(client, block)], arrays, plan.orders).outcomes
         assert outcome.error is None, outcome.error
         return problem, outcome.payload
 

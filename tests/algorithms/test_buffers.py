@@ -81,6 +81,6 @@ def test_an_upload_does_not_depend_on_the_clients_trained_before(tmp_path: Path)
     uploads = []
     for clients in ([5], [2, 9, 5]):
         host = ClientHost(problem, data, str(tmp_path), torch.device("cpu"))
-        outcomes = host.train([ClientTask(client, None) for client in clients], down, RoundOrders(0, lr=0.1))
+        outcomes = host.train([ClientTask(client, None) for client in clients], down, RoundOrders(0, lr=0.1)).outcomes
         uploads.append(outcomes[-1].payload)
     np.testing.assert_array_equal(*uploads)

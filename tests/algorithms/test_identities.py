@@ -189,17 +189,17 @@ def test_a_coordinate_that_no_client_uploads_keeps_its_value(lab: Any) -> None:
     changes = {"rounds": 1, "cohort": {"on_client_error": "drop"}, **algorithm("fedbcgd+")}
     played = lab.play(changes)
     members = {p.client: p.block for p in played.rounds[0].participants}
-    from raybcgd.client.host import ClientHost
+    from raybcgd.client.shards import Shards
 
-    original = ClientHost._shard
+    original = Shards.shard
 
-    def fails(self: ClientHost, client: int, orders: Any) -> Any:
+    def fails(self: Shards, client: int, orders: Any) -> Any:
         if members[client] == 0:
             raise RuntimeError("lost")
         return original(self, client, orders)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ClientHost, "_shard", fails)
+        patch.setattr(Shards, "shard", fails)
         without = lab.play(changes)
     first, rest = without.problem.layout.blocks[0].slice, without.problem.layout.blocks[1].slice
     assert torch.equal(without.x[first], without.start[first])

@@ -27,16 +27,18 @@ def test_phases_alternate_after_their_rounds() -> None:
 
 
 def test_a_round_trains_only_on_the_samples_of_its_phase(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from raybcgd.client.host import ClientHost
+    from raybcgd.client.shards import Shards
 
-    original, labels = ClientHost._shard, {}
+    original, labels = Shards.shard, {}
 
-    def spy(self: ClientHost, client: int, orders: Any) -> Any:
+    def spy(self: Shards, client: int, orders: Any) -> Any:
         shard = original(self, client, orders)
-        labels.setdefault((orders.round_index, orders.data_phase), set()).update(shard.targets.tolist())
+        labels.setdefault((orders.round_index, orders.data_phase), set()).update(
+            shard.samples.targets[shard.rows].tolist()
+        )
         return shard
 
-    monkeypatch.setattr(ClientHost, "_shard", spy)
+    monkeypatch.setattr(Shards, "shard", spy)
     played = lab.play(cyclic("fedavg", rounds=7))
     assert [record.data_phase for record in played.rounds] == [0, 0, 1, 1, 2, 2, 0]
     own = [{0, 1, 2}, {3, 4, 5}, {6, 7, 8, 9}]

@@ -1,5 +1,6 @@
 """A custom method with fields of every kind, from its first round to a resumed run."""
 
+import math
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -24,10 +25,10 @@ from raybcgd.algorithms.api import (
 from raybcgd.client.host import ClientHost
 from raybcgd.config import Config
 from raybcgd.errors import RunError
-from raybcgd.messages import ClientTask, RoundOrders, StateRef
+from raybcgd.messages import ClientTask, RoundOrders
 from raybcgd.problem import prepare
 from raybcgd.record.checkpoint import Checkpoints
-from raybcgd.record.states import StateFolder
+from raybcgd.record.states import SegmentFolder
 from raybcgd.server.loop import identity
 from tests.conftest import small
 
@@ -92,7 +93,8 @@ def test_states_hold_what_the_rules_return(lab: Any, stack: int) -> None:
     played = lab.play({**CYCLIC, "local": {"stack": stack}})
     assert played.server.rounds.tolist() == [6]
     assert played.server.rounds.dtype is torch.int64
-    assert played.problem.state_bytes == 8 * (4 * played.problem.layout.size + 1 + 1 + 3)
+    arrays = played.problem.state_layout.arrays
+    assert sum(math.prod(array.shape) for array in arrays) == 4 * played.problem.layout.size + 1 + 1 + 3
     given = [played.start, *played.xs]
     for client, state in enumerate(played.clients):
         mine = [(r.round, p.block) for r in played.rounds for p in r.participants if p.client == client]
@@ -148,12 +150,14 @@ def test_a_wrong_value_of_a_rule_fails_the_client_and_names_the_field(
 
 
 def final_states(folder: Path, config: Config) -> list[dict[str, np.ndarray]]:
-    position = Checkpoints(str(folder), 2, identity(*prepare(config))).newest()
+    problem, data = prepare(config)
+    layout = problem.state_layout
+    position = Checkpoints(str(folder), 2, identity(problem, data), layout).newest()
     assert position is not None
     assert position.server["rounds"].tolist() == [6]
-    states = StateFolder(str(folder / "states"))
-    refs = [StateRef(*ref) for ref in zip(position.ledger.versions, position.ledger.checksums, strict=True)]
-    return [states.read(client, ref) for client, ref in enumerate(refs) if ref.version >= 0]
+    trained = position.ledger.clients.tolist()
+    rows = SegmentFolder(str(folder / "states"), layout).read([(client, position.ledger[client]) for client in trained])
+    return [{name: view[k] for name, view in layout.views(rows).items()} for k in range(len(trained))]
 
 
 def test_counters_and_scalars_survive_a_checkpoint(tmp_path: Path) -> None:

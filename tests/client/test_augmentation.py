@@ -74,7 +74,7 @@ def train(problem: Problem, data: Data, out: Path, clients: list[int], round_ind
         [ClientTask(client, 0) for client in clients],
         down,
         RoundOrders(round_index, problem.algorithm.lr_at(round_index)),
-    )
+    ).outcomes
     assert [outcome.error for outcome in outcomes] == [None] * len(clients)
     return [outcome.payload for outcome in outcomes if outcome.payload is not None]
 
@@ -91,7 +91,7 @@ def test_every_epoch_draws_its_own_augmentation_which_matches_torchvision(
     expected = []
     for epoch in range(3):
         theirs = normalise(torchvision_augment(raw, draw(rng, len(rows), tuple(augment))), images)
-        expected += [theirs[plan.members[b]] for b in range(epoch * plan.per_epoch, (epoch + 1) * plan.per_epoch)]
+        expected += [theirs[plan.members()[b]] for b in range(epoch * plan.per_epoch, (epoch + 1) * plan.per_epoch)]
     assert len(seen) == len(expected) > 3
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(seen, expected, strict=True))
 

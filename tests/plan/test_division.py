@@ -112,10 +112,10 @@ def test_dividing_into_the_same_blocks_does_not_change_the_weights(
 )
 def test_c_stays_the_mean_of_the_clients_after_divisions(tmp_path: Path, how: str, codec: dict[str, Any]) -> None:
     """Mapping c or c_i to the wrong coordinates would break c = mean(c_i)."""
-    from safetensors.numpy import load_file
-
-    from raybcgd.record.ledger import Ledger
-    from raybcgd.record.states import StateFolder
+    from raybcgd.problem import prepare
+    from raybcgd.record.checkpoint import Checkpoints
+    from raybcgd.record.states import SegmentFolder
+    from raybcgd.server.loop import identity
 
     config = small(rounds=20, **blocks(division="equal", redivide=how), checkpoint={"every": 20}, wire=codec)
     config = config.model_copy(update={"algorithm": config.algorithm.model_copy(update={"momentum": 0.0})})
@@ -124,13 +124,12 @@ def test_c_stays_the_mean_of_the_clients_after_divisions(tmp_path: Path, how: st
     assert edges[:2] == [None, None]
     assert all(a == b for a, b in zip(edges[2::2], edges[3::2], strict=True)), "a division lasts two rounds"
     assert len(set(edges)) > 2
-    folder = tmp_path / "run" / "checkpoints" / "round-000020"
-    saved = load_file(folder / "ledger.safetensors")
-    ledger = Ledger(saved["versions"], saved["checksums"])
-    states = StateFolder(str(tmp_path / "run" / "states"))
-    trained = [client for client in range(20) if ledger.versions[client] >= 0]
-    ci = np.stack([states.read(client, ledger[client])["algorithm.c"] for client in trained]).astype(np.float64)
-    c = load_file(folder / "server.safetensors")["c"]
+    problem, data = prepare(config)
+    position = Checkpoints(str(tmp_path / "run"), 2, identity(problem, data), problem.state_layout).newest()
+    assert position is not None
+    states = SegmentFolder(str(tmp_path / "run" / "states"), problem.state_layout)
+    rows = states.read([(client, position.ledger[client]) for client in position.ledger.clients])
+    ci, c = problem.state_layout.views(rows)["algorithm.c"].astype(np.float64), position.server["c"]
     np.testing.assert_allclose(c, ci.sum(axis=0) / 20, rtol=0, atol=3e-6 * np.abs(ci).max())
 
 

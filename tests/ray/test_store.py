@@ -68,8 +68,8 @@ def test_the_hosts_on_a_node_share_one_copy(tmp_path: Path) -> None:
     zero = np.zeros(problem.layout.size, dtype=np.float32)
     down = {"x": zero, "c": zero}
     orders = RoundOrders(0, lr=0.05)
-    work = [host.train.remote([ClientTask(client, 0)], down, orders) for client, host in enumerate(hosts)]
-    assert [outcome.error for outcomes in ray.get(work) for outcome in outcomes] == [None] * 3
+    work = [host.train.remote([ClientTask(client, 0)], down, orders, True) for client, host in enumerate(hosts)]
+    assert [outcome.error for result in ray.get(work) for outcome in result.outcomes] == [None] * 3
     assert SIZE <= stored() - empty <= SIZE + SLACK
     assert put_once(prepare(config(), dataset=random_images())[1]) == ref, "the same data is not put again"
 

@@ -3,13 +3,18 @@
 import hashlib
 import logging
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pyarrow import fs
 
 from raybcgd import ConfigError, RoundRecord, run
+from raybcgd.errors import RunError
+from raybcgd.problem import prepare
+from raybcgd.record.states import SegmentFolder, new_name
 from tests.conftest import small
 
 
@@ -25,9 +30,9 @@ def stop_after(round_index: int) -> Any:
     return observe
 
 
-def interrupted(out: Path, after: int, **tables: Any) -> None:
+def interrupted(out: Path, after: int, rounds: int = 8, **tables: Any) -> None:
     with pytest.raises(Stop):
-        run(small(rounds=8, **tables), out=out, observe=stop_after(after))
+        run(small(rounds=rounds, **tables), out=out, observe=stop_after(after))
 
 
 @pytest.fixture(scope="module")
@@ -87,34 +92,103 @@ def test_a_damaged_checkpoint_is_skipped(
         result = run(small(rounds=8), out=out, resume=True)
     assert result.summary["sha256"] == uninterrupted
     assert re.search(r"skipping the damaged checkpoint of round 6 \(.*\)", caplog.text)
+    assert "starts again" not in caplog.text, "the checkpoint before is intact"
 
 
-def test_a_checkpoint_with_a_damaged_client_state_is_skipped(
-    out: Path, uninterrupted: str, caplog: pytest.LogCaptureFixture
+def newest_segment(folder: Path, index: int) -> Path:
+    (path,) = (folder / "states").glob(f"{index:06d}-*.seg")
+    return path
+
+
+@pytest.mark.parametrize("damage", ["footer", "cut", "remove"])
+def test_a_checkpoint_without_its_client_states_is_skipped(
+    out: Path, uninterrupted: str, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     interrupted(out, after=6)
-    newest = max((out / "states").rglob("*-6.safetensors"))
-    newest.write_bytes(newest.read_bytes()[:-1] + b"!")
+    path = newest_segment(out, 5)
+    content = path.read_bytes()
+    if damage == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(content[:-1] + b"!" if damage == "footer" else content[: len(content) // 2])
     with caplog.at_level(logging.WARNING):
         result = run(small(rounds=8), out=out, resume=True)
     assert result.summary["sha256"] == uninterrupted
     assert "skipping the damaged checkpoint" in caplog.text
 
 
-def test_old_checkpoints_and_states_are_removed(out: Path) -> None:
-    run(small(rounds=40, checkpoint={"every": 2, "keep": 2}), out=out)
-    assert [path.name for path in sorted((out / "checkpoints").iterdir())] == ["round-000038", "round-000040"]
-    # At most one version per client and checkpoint.
-    assert len(list((out / "states").rglob("*.safetensors"))) <= 2 * 20
-
-
-def test_leftovers_of_rounds_that_will_be_repeated_are_removed(out: Path) -> None:
+def test_a_ledger_that_does_not_match_its_segments_is_skipped(
+    out: Path, uninterrupted: str, caplog: pytest.LogCaptureFixture
+) -> None:
     interrupted(out, after=6)
-    stray = out / "states" / "003" / "3-99.safetensors"
-    stray.parent.mkdir(exist_ok=True)
-    stray.write_bytes(b"from a round that did not commit")
-    run(small(rounds=8), out=out, resume=True)
-    assert not stray.exists()
+    folder = SegmentFolder(str(out / "states"), prepare(small())[0].state_layout)
+    path = newest_segment(out, 5)
+    (footer,) = folder.footers([path.name]).values()
+    rows = np.zeros((len(footer.clients), folder.layout.row_bytes), dtype=np.uint8)
+    other = folder.create(path.name)
+    other.append(footer.clients[::-1].tolist(), rows, footer.checksums[::-1].tolist())
+    other.close()
+    with caplog.at_level(logging.WARNING):
+        result = run(small(rounds=8), out=out, resume=True)
+    assert result.summary["sha256"] == uninterrupted
+    assert "round 6 (the client states do not match the ledger)" in caplog.text
+
+
+def test_a_damaged_row_is_found_when_it_is_used(out: Path) -> None:
+    interrupted(out, after=6)
+    for path in (out / "states").glob("*.seg"):
+        content = bytearray(path.read_bytes())
+        content[100] ^= 1  # in the first row
+        path.write_bytes(content)
+    with pytest.raises(RunError, match=r"the state of client \d+ as of round \d is damaged at .*/states/.*; restore"):
+        run(small(rounds=30), out=out, resume=True)
+
+
+def test_a_run_that_cannot_write_states_ends_with_one_line(out: Path) -> None:
+    def block(record: RoundRecord) -> None:
+        if record.round == 0:
+            shutil.rmtree(out / "states")
+            (out / "states").write_text("not a folder")
+
+    with pytest.raises(RunError, match=r"^cannot write client states to .*; make room .*$"):
+        run(small(rounds=8), out=out, observe=block)
+
+
+@pytest.mark.parametrize("every", [0, 2])
+def test_old_checkpoints_and_states_are_removed(out: Path, every: int) -> None:
+    result = run(small(rounds=40, checkpoint={"every": every, "keep": 2}), out=out)
+    kept = ["round-000038", "round-000040"] if every else []
+    assert [path.name for path in sorted((out / "checkpoints").glob("*"))] == kept
+    rounds = sorted(int(path.name[:6]) for path in (out / "states").iterdir())
+    # A client takes part in 3 of 10 rounds.
+    assert len(rounds) == len(set(rounds)) <= 25
+    assert rounds[-1] == 39
+    row_bytes = prepare(small())[0].state_layout.row_bytes
+    assert result.records[-1].hosts.state_disk_bytes <= 30 * 6 * row_bytes
+
+
+def test_leftovers_of_rounds_that_will_be_repeated_are_removed(out: Path, uninterrupted: str) -> None:
+    interrupted(out, after=6)
+    late = [out / "states" / name for name in (new_name(6), new_name(99), f"{new_name(6)}.part")]
+    others = [out / "states" / "notes.txt", out / "checkpoints" / "round-000009.bak" / "notes.txt"]
+    for path in (*late, *others):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"written by someone else")
+    assert run(small(rounds=8), out=out, resume=True).summary["sha256"] == uninterrupted
+    assert not any(path.exists() for path in late)
+    assert all(path.exists() for path in others), "only files of the run are deleted"
+
+
+def test_segments_of_late_hosts_are_removed_during_the_run(out: Path) -> None:
+    names = [new_name(1), f"{new_name(1)}.part", new_name(99)]
+
+    def write(record: RoundRecord) -> None:
+        if record.round == 2:
+            for name in names:
+                (out / "states" / name).write_bytes(b"from a call that missed the deadline of its round")
+
+    run(small(rounds=24, checkpoint={"every": 4}), out=out, observe=write)
+    assert [(out / "states" / name).exists() for name in names] == [False, False, True]
 
 
 def test_a_folder_with_a_run_is_not_overwritten(out: Path) -> None:
@@ -133,7 +207,7 @@ def test_an_address_with_checkpoints_of_another_run_is_refused(out: Path, tmp_pa
 def test_nothing_is_pickled(out: Path) -> None:
     run(small(rounds=4), out=out)
     kinds = {path.suffix for path in out.rglob("*") if path.is_file()}
-    assert kinds == {".toml", ".jsonl", ".json", ".safetensors"}
+    assert kinds == {".toml", ".jsonl", ".json", ".safetensors", ".seg"}
 
 
 def test_a_run_resumes_from_a_file_system_that_cannot_rename(
@@ -154,7 +228,7 @@ def test_a_run_resumes_from_a_file_system_that_cannot_rename(
 def test_checkpoints_of_another_version_are_refused(out: Path) -> None:
     run(small(rounds=2), out=out)
     manifest = out / "checkpoints" / "round-000002" / "manifest.json"
-    body = manifest.read_text().rpartition("\n}")[0].replace('"version": 2', '"version": 1') + "\n}"
+    body = manifest.read_text().rpartition("\n}")[0].replace('"version": 3', '"version": 2') + "\n}"
     manifest.write_text(f"{body}\n{hashlib.sha256(body.encode()).hexdigest()}\n")
     with pytest.raises(ConfigError, match="was written by another version of raybcgd; resume it with that version"):
         run(small(rounds=4), out=out, resume=True)

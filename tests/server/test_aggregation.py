@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from raybcgd.messages import FRESH, Outcome, RoundOrders
 from raybcgd.plan.cohort import Member
 from raybcgd.problem import prepare
 from raybcgd.server.aggregation import Aggregate, Aggregator, Expected
@@ -14,18 +15,20 @@ from tests.conftest import small
 
 def aggregate(weights: list[float], measure_drift: bool) -> tuple[Any, list[tuple[int, torch.Tensor]], Aggregate]:
     """Aggregate random displacements of six clients, two per block."""
-    problem, _ = prepare(small(algorithm={"name": "fedbcgd"}))
+    weighting = "uniform" if set(weights) == {1.0} else "samples"
+    problem, _ = prepare(small(algorithm={"name": "fedbcgd"}, cohort={"weighting": weighting}))
     wire, size = problem.wire, problem.layout.size
     torch.manual_seed(0)
     members = [Member(k, k % 3) for k in range(6)]
     deltas = [torch.randn(size) for _ in members]
     expected = [Expected(member, 5, weight) for member, weight in zip(members, weights, strict=True)]
     algorithm = problem.algorithm
-    aggregator = Aggregator(problem, wire, algorithm.Down(x=torch.zeros(size)), 0.1, expected, measure_drift)
+    orders = RoundOrders(0, lr=0.1, cohort=6, measure_drift=measure_drift)
+    aggregator = Aggregator(problem, wire, algorithm.Down(x=torch.zeros(size)), orders, expected)
     rng = np.random.default_rng(0)
     for member, delta in zip(members, deltas, strict=True):
         values = wire.select(algorithm.upload_type(delta=delta), member.block)
-        aggregator.add(member.client, wire.encode(values, rng))
+        aggregator.add(Outcome(member.client, wire.encode(values, rng), FRESH, 1.0, 1.0))
     return (
         problem.layout,
         [(member.block or 0, delta) for member, delta in zip(members, deltas, strict=True)],
@@ -33,7 +36,7 @@ def aggregate(weights: list[float], measure_drift: bool) -> tuple[Any, list[tupl
     )
 
 
-@pytest.mark.parametrize("weights", [[1.0] * 6, [10.0, 3.0, 1.0, 7.0, 20.0, 2.0]], ids=["uniform", "samples"])
+@pytest.mark.parametrize("weights", [[1.0] * 6, [0.5, 0.15, 0.05, 0.35, 1.0, 0.1]], ids=["uniform", "samples"])
 def test_drift_diversity_is_unweighted_and_means_are_weighted(weights: list[float]) -> None:
     layout, sent, result = aggregate(weights, measure_drift=False)
     for number, part in enumerate((*layout.blocks, layout.shared)):
@@ -47,7 +50,7 @@ def test_drift_diversity_is_unweighted_and_means_are_weighted(weights: list[floa
 
 
 def test_drift_is_the_mean_square_over_the_clients_that_sent_a_coordinate() -> None:
-    layout, sent, result = aggregate([3.0, 1.0, 1.0, 1.0, 1.0, 1.0], measure_drift=True)
+    layout, sent, result = aggregate([1.0, 0.3, 0.3, 0.3, 0.3, 0.3], measure_drift=True)
     assert result.drift is not None
     for number, part in enumerate((*layout.blocks, layout.shared)):
         mine = torch.stack([delta[part.slice] for block, delta in sent if number in (block, 3)])

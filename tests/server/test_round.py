@@ -11,8 +11,7 @@ from safetensors.torch import load_file
 
 from raybcgd import Config, RunError, run
 from raybcgd.algorithms import FedAvg
-from raybcgd.client.gradients import Shard
-from raybcgd.client.host import ClientHost
+from raybcgd.client.shards import Shard, Shards
 from raybcgd.messages import RoundOrders
 from raybcgd.plan.cohort import draw_cohort
 from raybcgd.problem import prepare
@@ -21,13 +20,13 @@ from tests.conftest import small
 
 def change_shard(monkeypatch: pytest.MonkeyPatch, client: int, change: Any) -> None:
     """Apply `change` to the shard of a client when it is loaded."""
-    original = ClientHost._shard
+    original = Shards.shard
 
-    def shard(self: ClientHost, number: int, orders: RoundOrders) -> Shard:
+    def shard(self: Shards, number: int, orders: RoundOrders) -> Shard:
         loaded = original(self, number, orders)
         return change(loaded) if number == client else loaded
 
-    monkeypatch.setattr(ClientHost, "_shard", shard)
+    monkeypatch.setattr(Shards, "shard", shard)
 
 
 def broken(shard: Shard) -> Shard:
@@ -106,7 +105,7 @@ def test_divergence_names_round_client_and_block_and_keeps_the_checkpoint(
     client, block = next(member for member in cohort if member.client not in earlier)
 
     def with_nan(shard: Shard) -> Shard:
-        shard.inputs.fill_(float("nan"))
+        shard.samples.stored[shard.rows] = float("nan")
         return shard
 
     change_shard(monkeypatch, client, with_nan)

@@ -45,7 +45,7 @@ def test_a_field_of_the_wrong_length_is_named() -> None:
         assert str(error.value) == f"Upload.delta has length {size} instead of 16; return a whole vector"
     sent = wire("fedbcgd+", Raw(), control_upload="sent")
     with pytest.raises(RunError, match=r"^SentUpload\.dc has length 1 instead of 16"):
-        sent.select(sent._type(delta=torch.ones(16), dc=torch.tensor(1.0)), 2)
+        sent.select(sent._type(delta=torch.ones(16), dc=torch.ones(1)), 2)
 
 
 def test_error_feedback_loses_nothing_and_changes_only_uploaded_coordinates() -> None:

@@ -8,9 +8,9 @@ import ray
 import torch
 
 from raybcgd.client.host import ClientHost
-from raybcgd.messages import ClientTask, Outcome, Piece, RoundOrders, Score
+from raybcgd.messages import CallResult, ClientTask, Piece, RoundOrders, Score, SumKey
 from raybcgd.problem import Data, Problem
-from raybcgd.record.states import StateFolder
+from raybcgd.record.states import SegmentFolder
 
 
 class HostPlace(NamedTuple):
@@ -31,7 +31,7 @@ class HostActor:
         torch.set_num_threads(1)
         context = ray.get_runtime_context()
         gpus = tuple(context.get_accelerator_ids().get("GPU", ()))
-        self._place = HostPlace(context.get_node_id(), gpus, StateFolder(state_address).seen)
+        self._place = HostPlace(context.get_node_id(), gpus, SegmentFolder(state_address, problem.state_layout).seen)
         # A logical GPU without a device: the host runs on the CPU.
         on_gpu = bool(gpus) and torch.accelerator.is_available()
         device = torch.accelerator.current_accelerator() if on_gpu else None
@@ -41,10 +41,24 @@ class HostActor:
         """Return where the host runs. The reply also shows that the host is up."""
         return self._place
 
-    def train(self, tasks: Sequence[ClientTask], down: Mapping[str, np.ndarray], orders: RoundOrders) -> list[Outcome]:
+    def train(
+        self, tasks: Sequence[ClientTask], down: Mapping[str, np.ndarray], orders: RoundOrders, hand_over: bool
+    ) -> CallResult:
         """Run tasks; see `ClientHost.train`."""
-        return self._host.train(tasks, down, orders)
+        return self._host.train(tasks, down, orders, hand_over)
+
+    def begin_hand_over(self) -> tuple[tuple[int, ...], tuple[SumKey, ...]]:
+        """Wait until all new states are stored. Return the clients and the pieces of the partial sum."""
+        return self._host.begin_hand_over()
+
+    def take_piece(self, key: SumKey) -> Mapping[int, np.ndarray]:
+        """Return a piece of the partial sum, and free it."""
+        return self._host.take_piece(key)
+
+    def discard_sums(self) -> None:
+        """Forget what is left of the partial sum."""
+        self._host.discard_sums()
 
     def evaluate(self, pieces: Sequence[Piece], models: Sequence[np.ndarray]) -> list[Score]:
         """Evaluate models on pieces of the test data."""
-        return [self._host.evaluate(piece, models[piece.model]) for piece in pieces]
+        return self._host.evaluate(pieces, models)

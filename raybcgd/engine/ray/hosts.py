@@ -16,7 +16,7 @@ from raybcgd.engine.ray.placement import describe_resources, host_count, host_ne
 from raybcgd.errors import ConfigError, RunError, last_line
 from raybcgd.messages import ClientTask, HostLoad
 from raybcgd.problem import Problem
-from raybcgd.record.states import StateFolder
+from raybcgd.record.states import SegmentFolder
 
 LOST = (RayActorError, ActorUnavailableError, ActorUnschedulableError, ObjectLostError)
 """The exceptions that a call raises if its host is lost."""
@@ -39,16 +39,24 @@ class Host:
     load: HostLoad = field(default_factory=HostLoad)
     calls: dict[Any, list[ClientTask]] = field(default_factory=dict)
     """Training calls in flight and their tasks."""
+    kept: list[ClientTask] = field(default_factory=list)
+    """Finished tasks whose uploads are only in the host's partial sum. They are lost with the host."""
+
+    @property
+    def unfinished(self) -> list[ClientTask]:
+        """The tasks that are lost with the host."""
+        return [*self.kept, *(task for tasks in self.calls.values() for task in tasks)]
 
 
 class HostGroup:
     """The hosts of a run by number. A replacement keeps the slot and gets a new number."""
 
-    def __init__(self, problem: Problem, data_ref: Any, state_address: str) -> None:
+    def __init__(self, problem: Problem, data_ref: Any, state_address: str, actor_class: Any = HostActor) -> None:
         self._problem, self._data_ref, self._state_address = problem, data_ref, state_address
+        self._actor_class = actor_class
         self._config = problem.config.hosts
         if problem.keeps_state:
-            StateFolder(state_address).make()
+            SegmentFolder(state_address, problem.state_layout).make()
         nodes = node_resources()
         self._needs = host_needs(self._config, nodes)
         self._wanted = host_count(self._config, self._needs, nodes, problem.cohort_size, problem.clients)
@@ -68,7 +76,7 @@ class HostGroup:
     def _start(self, slot: int) -> None:
         number = next(self._numbers)
         run_id = ray.get_runtime_context().get_actor_id() or "driver"
-        options = HostActor.options(  # type: ignore[attr-defined]
+        options = self._actor_class.options(
             name=f"raybcgd-{run_id[:12]}-host-{number}",  # shown in Ray's dashboard
             num_gpus=self._needs.num_gpus,
             num_cpus=self._needs.num_cpus,
@@ -132,7 +140,7 @@ class HostGroup:
         ray.kill(host.actor)  # an unreachable host that is not dead would keep its resources
         self.restarted += 1
         self._start(host.slot)
-        return [task for tasks in host.calls.values() for task in tasks]
+        return host.unfinished
 
     def replace_dead(self) -> None:
         """Replace hosts that died without a call in flight."""
@@ -182,6 +190,7 @@ class HostGroup:
             for ref in host.calls:
                 ray.cancel(ref)
             host.calls.clear()
+            host.kept.clear()
 
     def stop(self) -> None:
         """Stop all hosts."""

@@ -4,11 +4,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from raybcgd.algorithms.contract import declared
 from raybcgd.engine.settings import HostsConfig
 from raybcgd.errors import ConfigError
+from raybcgd.messages import ClientTask
+from raybcgd.problem import Problem
 
 _SPARE_HOSTS = 1.25
 """Clients do not divide evenly among hosts. With 25 % spare hosts, a round takes no longer than its slowest client."""
+_SMALL_SUMS_BYTES = 2**24
+"""Hosts add up uploads if all sums together are smaller than this, whatever the size of the uploads."""
 
 
 class HostNeeds(NamedTuple):
@@ -46,6 +51,16 @@ def useful_hosts(steps: Sequence[float], stack: int) -> int:
     rows = max(stack, 1)
     # Based on steps: a busy node or a slow first call would distort measured times.
     return max(1, min(-(-len(steps) // rows), math.ceil(_SPARE_HOSTS * sum(steps) / (rows * max(steps)))))
+
+
+def sums_at_hosts(problem: Problem, tasks: Sequence[ClientTask], hosts: int) -> tuple[bool, int]:
+    """Return whether the hosts add up the uploads of these tasks, and the size of a host's sums in bytes."""
+    wire, terms = problem.wire, declared(problem.algorithm.terms_type)
+    sums = 8 * problem.layout.size * sum(field.per_coordinate for field in terms)  # in float64
+    uploads = sum(wire.uncoded_bytes(task.block) for task in tasks)
+    wanted = problem.config.hosts.aggregation
+    fewer_bytes = hosts * sums <= max(uploads, _SMALL_SUMS_BYTES)
+    return wanted == "hosts" or (wanted == "auto" and fewer_bytes), sums
 
 
 def host_count(

@@ -1,45 +1,70 @@
 """[Ray] The pool, which runs tasks and evaluations on the client hosts and repeats work that is lost with a host."""
 
+import queue
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import ray
+from ray.exceptions import RayTaskError
 
-from raybcgd.engine.ray.hosts import LOST, HostGroup
+from raybcgd.engine.ray.collection import collect_node
+from raybcgd.engine.ray.hosts import LOST, Host, HostGroup
 from raybcgd.engine.ray.object_store import store_usage
+from raybcgd.engine.ray.placement import sums_at_hosts
 from raybcgd.engine.ray.scheduling import TaskQueues, TaskTimes
-from raybcgd.errors import RunError, last_line
-from raybcgd.messages import ClientTask, Outcome, Piece, RoundOrders, Score
+from raybcgd.errors import ConfigError, RunError, last_line
+from raybcgd.messages import CallResult, ClientTask, Piece, RoundOrders, Score
 from raybcgd.problem import Problem
 from raybcgd.record.rounds import Hosts
-from raybcgd.server.pool import PoolReport, RoundWork
+from raybcgd.server.pool import Inbox, PoolReport, RoundWork
 
 _CALLS_IN_FLIGHT = 2
 """Calls in flight per host. With two, a host never waits for the coordinator."""
 _USAGE_SECONDS = 5.0
 """Minimum time between measurements of the object store. More frequent ones would slow down short rounds."""
+_PIECEWISE_BYTES = 2**26
+"""Partial sums larger than this are collected in pieces at the end of a round. Smaller ones come with the last call."""
 
 
-class _Training(NamedTuple):
+@dataclass
+class _Training:
     """The state of one round of training."""
 
+    inbox: Inbox
     orders: RoundOrders
     broadcast_ref: Any
     deadline: float | None
     """Time on the monotonic clock. None: wait for all tasks."""
     queues: TaskQueues
+    each_call_hands_over: bool
+    """Whether every call returns its partial sum. Otherwise only the last call of a host does."""
+    piecewise: bool
+    """Whether partial sums are collected in pieces after the last call."""
     open_clients: set[int]
-    times_lost: Counter[int]
+    """Clients whose upload has not arrived."""
+    calls: int = 0
+    """Calls in flight."""
+    times_lost: Counter[int] = field(default_factory=Counter)
     """How often each client's task was lost with its host."""
+    watched: set[int] = field(default_factory=set)
+    """Starting hosts that are already waited for."""
 
 
 class RayPool:
     """Client hosts on a Ray cluster."""
 
-    def __init__(self, problem: Problem, data_ref: Any, samples: Sequence[np.ndarray], state_address: str) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        data_ref: Any,
+        samples: Sequence[np.ndarray],
+        state_address: str,
+        hosts: HostGroup | None = None,
+    ) -> None:
         self._problem, self._config = problem, problem.config.hosts
         self._samples, self._data_phase = samples, 0
         self._homes: dict[int, int] = {}
@@ -47,29 +72,32 @@ class RayPool:
         self._counts: Counter[str] = Counter()
         self._max_queued, self._broadcast_seconds = 0, 0.0
         self._usage, self._usage_measured = (0, 0), float("-inf")
-        self.hosts = HostGroup(problem, data_ref, state_address)
+        self._events: queue.SimpleQueue[tuple[int, Any, Any]] = queue.SimpleQueue()
+        """(host, reference, future) of calls that ended and hosts that started. Each costs the same for any number of
+        hosts, unlike `ray.wait`."""
+        self.hosts = hosts or HostGroup(problem, data_ref, state_address)
 
-    def train(self, work: RoundWork) -> Iterator[Outcome]:
-        """Run all tasks on the hosts and yield outcomes as they arrive."""
-        training = self._begin(work)
+    def train(self, work: RoundWork, inbox: Inbox) -> None:
+        """Run all tasks on the hosts and pass their results on as they arrive."""
+        training = self._begin(work, inbox)
         while training.open_clients:
-            self._submit_calls(training)
-            self._max_queued = max(self._max_queued, training.queues.num_waiting)
-            calls = {ref: number for number in self.hosts.up() for ref in self.hosts.all[number].calls}
-            starting = self.hosts.starting()
-            done = self._wait([*calls, *starting], bool(calls), training.deadline)
-            if not done:
+            if not training.calls and not training.queues.num_waiting and training.piecewise:
+                self._collect(training)
+                continue
+            event = self._next_event(training)
+            if event is None:
                 return
-            for ref in done:
-                if ref in starting and self.hosts.finish_start(starting[ref]):
-                    training.queues.add_host(starting[ref])
-                elif ref in starting:
-                    self._enqueue(training.queues, training.queues.remove_host(starting[ref]))
-                elif calls[ref] in self.hosts.all:
-                    yield from self._collect(training, ref, calls[ref])
+            number, ref, future = event
+            host = self.hosts.all.get(number)
+            if host is None:
+                continue
+            if ref is host.ready:
+                self._host_started(training, number)
+            elif ref in host.calls:
+                self._call_ended(training, number, ref, future)
 
-    def _begin(self, work: RoundWork) -> _Training:
-        """Scale the hosts, put the broadcast into the object store, and queue the tasks."""
+    def _begin(self, work: RoundWork, inbox: Inbox) -> _Training:
+        """Scale the hosts, put the broadcast into the object store, queue the tasks and submit the first calls."""
         self._data_phase = work.orders.data_phase
         self.hosts.cancel_calls()
         self.hosts.scale([self._steps(task.client) for task in work.tasks])
@@ -79,11 +107,27 @@ class RayPool:
         began = time.perf_counter()
         broadcast_ref = ray.put(dict(work.broadcast))
         self._broadcast_seconds = time.perf_counter() - began
+        problem, up = self._problem, self.hosts.up()
+        reduce, sums_bytes = sums_at_hosts(problem, work.tasks, len(up))
+        by_block = problem.algorithm.blockwise and not problem.keeps_state and sums_bytes > _PIECEWISE_BYTES
+        training = _Training(
+            inbox,
+            work.orders._replace(reduce=reduce),
+            broadcast_ref,
+            deadline,
+            TaskQueues(self.hosts.fixed_homes, problem.stack, by_block),
+            each_call_hands_over=not reduce or deadline is not None,
+            piecewise=reduce and deadline is None and sums_bytes > _PIECEWISE_BYTES,
+            open_clients={task.client for task in work.tasks},
+        )
+        self._enqueue(training.queues, work.tasks)
         self._max_queued = 0
-        queues = TaskQueues(self.hosts.fixed_homes, self._problem.stack)
-        self._enqueue(queues, work.tasks)
-        open_clients = {task.client for task in work.tasks}
-        return _Training(work.orders, broadcast_ref, deadline, queues, open_clients, times_lost=Counter())
+        for _ in range(_CALLS_IN_FLIGHT):  # first one call to every host, then a second one
+            for number in up:
+                self._submit_call(training, number)
+        self._max_queued = training.queues.num_waiting
+        self._watch_starting(training)
+        return training
 
     def _enqueue(self, queues: TaskQueues, tasks: Sequence[ClientTask]) -> None:
         """Queue tasks on the hosts that are up, or on the clients' fixed homes."""
@@ -94,49 +138,134 @@ class RayPool:
         seconds = [self._times.predict(task.client, self._steps(task.client)) for task in tasks]
         self._counts["rehomed_clients"] += queues.assign(tasks, seconds, self._homes)
 
-    def _submit_calls(self, training: _Training) -> None:
-        """Submit calls to hosts that can take more: first one to every host, then a second one."""
-        for _ in range(_CALLS_IN_FLIGHT):
-            for number in self.hosts.up():
-                host = self.hosts.all[number]
-                full = len(host.calls) >= _CALLS_IN_FLIGHT
-                chunk = [] if full else training.queues.take_chunk(number, self._times.in_seconds)
-                for task in chunk:
-                    self._counts["rehomed_clients"] += self._homes.get(task.client) != number
-                    self._homes[task.client] = number
-                if chunk:
-                    host.calls[host.actor.train.remote(chunk, training.broadcast_ref, training.orders)] = chunk
+    def _submit_call(self, training: _Training, number: int) -> None:
+        """Submit the next tasks to a host that can take another call."""
+        host, queues = self.hosts.all[number], training.queues
+        if host.place is None or len(host.calls) >= _CALLS_IN_FLIGHT:
+            return
+        chunk = queues.take_chunk(number, self._times.in_seconds)
+        for task in chunk:
+            self._counts["rehomed_clients"] += self._homes.get(task.client) != number
+            self._homes[task.client] = number
+        # A host with nothing left to do returns its sum, unless it has more calls in flight.
+        last = queues.is_empty(number) and not training.piecewise
+        if chunk or (last and host.kept and not host.calls):
+            hand_over = training.each_call_hands_over or last
+            ref = host.actor.train.remote(chunk, training.broadcast_ref, training.orders, hand_over)
+            host.calls[ref] = chunk
+            training.calls += 1
+            self._watch(number, ref)
 
-    def _wait(self, refs: list[Any], busy: bool, deadline: float | None) -> list[Any]:
-        """Wait for a call to finish or a host to start. Return an empty list at the deadline."""
-        limits = [] if busy else [self._config.start_timeout]  # without calls, only a new host can make progress
-        limits += [] if deadline is None else [max(0.0, deadline - time.monotonic())]
-        done: list[Any] = ray.wait(refs, timeout=min(limits, default=None))[0]
-        # Ray rounds timeouts to milliseconds, so the wait may end just before the deadline.
-        late = deadline is not None and deadline - time.monotonic() <= 0.01
-        if not done and not busy and not late:
-            raise self.hosts.start_timeout_error()
-        return done
+    def _watch(self, number: int, ref: Any) -> None:
+        ref.future().add_done_callback(lambda future: self._events.put((number, ref, future)))
 
-    def _collect(self, training: _Training, ref: Any, number: int) -> list[Outcome]:
-        """Return the outcomes of a finished call: none if its host was lost."""
+    def _watch_starting(self, training: _Training) -> None:
+        for ref, number in self.hosts.starting().items():
+            if number not in training.watched:
+                training.watched.add(number)
+                self._watch(number, ref)
+
+    def _next_event(self, training: _Training) -> tuple[int, Any, Any] | None:
+        """Wait for a call to end or a host to start. Return None at the deadline."""
+        # Without calls, only a new host can make progress.
+        limits = [] if training.calls else [self._config.start_timeout]
+        limits += [] if training.deadline is None else [max(0.0, training.deadline - time.monotonic())]
         try:
-            outcomes: list[Outcome] = ray.get(ref)
+            return self._events.get(timeout=min(limits, default=None))
+        except queue.Empty:
+            if training.deadline is not None and time.monotonic() >= training.deadline:
+                return None
+            raise self.hosts.start_timeout_error() from None
+
+    def _host_started(self, training: _Training, number: int) -> None:
+        if self.hosts.finish_start(number):
+            training.queues.add_host(number)
+            for _ in range(_CALLS_IN_FLIGHT):
+                self._submit_call(training, number)
+        else:
+            self._enqueue(training.queues, training.queues.remove_host(number))
+            self._serve(training)
+
+    def _call_ended(self, training: _Training, number: int, ref: Any, future: Any) -> None:
+        """Take the results of a call, or retry its tasks if its host was lost. Then submit the next call."""
+        try:
+            result: CallResult = future.result()
         except LOST as error:
-            self._retry_lost(training, number, error)
-            return []
+            self._retry_lost(training, [number], error)
+            return
+        except RayTaskError as error:
+            raise _unwrapped(error) from None
         host = self.hosts.all[number]
-        del host.calls[ref]
-        host.load = outcomes[-1].load
-        for outcome in outcomes:
-            training.open_clients.discard(outcome.client)
+        training.calls -= 1
+        tasks, host.load = host.calls.pop(ref), result.load
+        failed = {outcome.client for outcome in result.outcomes if outcome.error is not None}
+        host.kept += [task for task in tasks if task.client not in failed]
+        for outcome in result.outcomes:
             if outcome.error is None:
                 self._times.add(outcome.client, self._steps(outcome.client), outcome.seconds)
-        return outcomes
+        training.inbox.receive(result.outcomes, result.partial)
+        arrived = failed if result.partial is None else failed | set(result.partial.clients)
+        arrived |= {outcome.client for outcome in result.outcomes if outcome.payload is not None}
+        training.open_clients -= arrived
+        host.kept = [task for task in host.kept if task.client not in arrived]
+        self._submit_call(training, number)
 
-    def _retry_lost(self, training: _Training, number: int, error: Exception) -> None:
-        """Replace a lost host and queue its tasks again."""
-        lost, times_lost = self.hosts.replace(number), training.times_lost
+    def _collect(self, training: _Training) -> None:
+        """Collect the partial sums of all hosts, node by node. Retry the tasks of a node's hosts if one is lost."""
+        nodes: dict[str, list[int]] = {}
+        for number, host in self.hosts.all.items():
+            if host.place is not None and host.kept:
+                nodes.setdefault(host.place.node, []).append(number)
+        for node, numbers in nodes.items():
+            hosts = [self.hosts.all[number] for number in numbers]
+            try:
+                for partial in collect_node(node, [host.actor for host in hosts], combine=len(nodes) > 1):
+                    training.inbox.receive([], partial)
+                    training.open_clients -= set(partial.clients)
+            except LOST as error:
+                self._retry_lost(training, numbers, error)
+                return
+            except RayTaskError as error:
+                raise _unwrapped(error) from None
+            for host in hosts:
+                host.kept.clear()
+
+    def _retry_lost(self, training: _Training, numbers: Sequence[int], error: Exception) -> None:
+        """Replace lost hosts and queue their tasks again. A host that is still alive forgets its sum instead."""
+        tasks: list[ClientTask] = []
+        for number in numbers:
+            host = self.hosts.all[number]
+            if len(numbers) > 1 and self._forgets(host):
+                tasks += host.kept
+                host.kept.clear()
+            else:
+                training.calls -= len(host.calls)
+                lost = self.hosts.replace(number)
+                tasks += [*lost, *training.queues.remove_host(number)]
+                self._count_lost(training, lost, error)
+        self.hosts.wait_for_any()
+        self._enqueue(training.queues, tasks)
+        self._watch_starting(training)
+        self._serve(training)
+
+    def _forgets(self, host: Host) -> bool:
+        """Let a host forget its partial sum. Return False if it is lost."""
+        try:
+            ray.get(host.actor.discard_sums.remote())
+        except LOST:
+            return False
+        return True
+
+    def _serve(self, training: _Training) -> None:
+        """Submit calls to all hosts that can take more, after tasks were queued again."""
+        for number in self.hosts.up():
+            training.queues.add_host(number)
+            for _ in range(_CALLS_IN_FLIGHT):
+                self._submit_call(training, number)
+
+    def _count_lost(self, training: _Training, lost: Sequence[ClientTask], error: Exception) -> None:
+        """Count retries, and stop the run if a client's task was lost too often."""
+        times_lost = training.times_lost
         self._counts["retried_tasks"] += len(lost)
         times_lost.update(task.client for task in lost)
         worst = max((task.client for task in lost), key=lambda client: times_lost[client], default=None)
@@ -145,9 +274,6 @@ class RayPool:
                 f"the task of client {worst} in round {training.orders.round_index} was lost with its host more than "
                 f"hosts.max_retries = {self._config.max_retries} times: {last_line(error)}"
             )
-        waiting = training.queues.remove_host(number)
-        self.hosts.wait_for_any()
-        self._enqueue(training.queues, [*lost, *waiting])
 
     def _steps(self, client: int) -> int:
         return self._problem.config.local.num_steps(int(self._samples[self._data_phase][client]))
@@ -199,3 +325,9 @@ class RayPool:
 
     def close(self) -> None:
         self.hosts.stop()
+
+
+def _unwrapped(error: RayTaskError) -> Exception:
+    """Return the exception that Ray wrapped, if it is one of ours."""
+    cause = getattr(error, "cause", error)
+    return cause if isinstance(cause, (RunError, ConfigError)) else error

@@ -1,7 +1,11 @@
-"""Schedule tasks: longest first, and on the client's home host unless that host would be the bottleneck."""
+"""Schedule tasks: longest first, and on the client's home host unless that host would be the bottleneck.
 
+The cost of an operation does not depend on the number of hosts, except for the logarithm of a heap.
+"""
+
+import heapq
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from raybcgd.messages import ClientTask
 
@@ -37,65 +41,122 @@ class TaskTimes:
         return self._mean_step_seconds is not None
 
 
+class _Queue:
+    """The waiting tasks of a host, with their predicted times."""
+
+    def __init__(self) -> None:
+        self.tasks: deque[tuple[ClientTask, float]] = deque()
+        self.load = 0.0
+
+    def append(self, task: ClientTask, seconds: float) -> None:
+        self.tasks.append((task, seconds))
+        self.load += seconds
+
+    def take(self, min_clients: int, seconds: float, from_front: bool) -> list[ClientTask]:
+        """Remove and return tasks: at least `min_clients` and, in total, `seconds`, if there are that many."""
+        chunk: list[ClientTask] = []
+        taken = 0.0
+        while self.tasks and (len(chunk) < min_clients or taken < seconds):
+            task, cost = self.tasks.popleft() if from_front else self.tasks.pop()
+            chunk.append(task)
+            taken += cost
+        self.load = self.load - taken if self.tasks else 0.0
+        return chunk
+
+
+class _Heap:
+    """The host with the smallest key. Old entries of a host are skipped."""
+
+    def __init__(self) -> None:
+        self._keys: dict[int, float] = {}
+        self._entries: list[tuple[float, int]] = []
+
+    def set(self, host: int, key: float) -> None:
+        self._keys[host] = key
+        heapq.heappush(self._entries, (key, host))
+
+    def remove(self, host: int) -> None:
+        self._keys.pop(host, None)
+
+    def first(self) -> int:
+        while self._keys.get(self._entries[0][1]) != self._entries[0][0]:
+            heapq.heappop(self._entries)
+        return self._entries[0][1]
+
+
 class TaskQueues:
     """The tasks of a round that are not in a call yet, one queue per host."""
 
-    def __init__(self, fixed_homes: bool, stack: int) -> None:
-        self._queues: dict[int, deque[tuple[ClientTask, float]]] = {}
-        self._fixed_homes = fixed_homes
+    def __init__(self, fixed_homes: bool, stack: int, by_block: bool = False) -> None:
+        self._queues: dict[int, _Queue] = {}
+        self._busiest = _Heap()
+        self._fixed_homes, self._by_block = fixed_homes, by_block
         self._min_clients = max(1, min(stack, _CHUNK_CLIENTS))
+        self.num_waiting = 0
+        """Number of tasks in all queues."""
 
     def assign(self, tasks: Sequence[ClientTask], seconds: Sequence[float], homes: dict[int, int]) -> int:
-        """Queue tasks on hosts, longest first. Update the clients' homes and return how many clients moved."""
-        loads = {host: _load(queue) for host, queue in self._queues.items()}
-        mean_load = (sum(loads.values()) + sum(seconds)) / len(self._queues)
-        moved = 0
-        for k in sorted(range(len(tasks)), key=lambda k: (-seconds[k], tasks[k].client)):
+        """Queue tasks on hosts, longest first. Update the clients' homes and return how many clients moved.
+
+        With `by_block`, clients with the same block are queued on as few hosts as possible instead of on their homes,
+        so that each host adds up only a few blocks.
+        """
+        idlest, queues = _Heap(), self._queues
+        for host, queue in queues.items():
+            idlest.set(host, queue.load)
+        mean_load = (sum(queue.load for queue in queues.values()) + sum(seconds)) / len(queues)
+        slack, moved, host_of_block = _HOME_SLACK * mean_load, 0, dict[int | None, int]()
+        for k in sorted(range(len(tasks)), key=lambda k: (-seconds[k], tasks[k].block or 0, tasks[k].client)):
             task, cost = tasks[k], seconds[k]
-            idlest = min(loads, key=lambda host: (loads[host], host))
-            home = homes.get(task.client)
-            stays = home in loads and (self._fixed_homes or loads[home] <= loads[idlest] + _HOME_SLACK * mean_load)
-            host = home if stays and home is not None else idlest
+            home, host = homes.get(task.client), idlest.first()
+            if self._by_block:
+                preferred = host_of_block.get(task.block, host)
+                host = preferred if queues[preferred].load + cost <= mean_load + slack else host
+                host_of_block[task.block] = host
+            elif home in queues and (self._fixed_homes or queues[home].load <= queues[host].load + slack):
+                host = home
             moved += home is not None and home != host
             homes[task.client] = host
-            loads[host] += cost
-            self._queues[host].append((task, cost))
+            queues[host].append(task, cost)
+            idlest.set(host, queues[host].load)
+        for host, queue in queues.items():
+            self._busiest.set(host, -queue.load)
+        self.num_waiting += len(tasks)
         return moved
 
     def add_host(self, host: int) -> None:
         """Add an empty queue for a host, if it has none."""
-        self._queues.setdefault(host, deque())
+        if host not in self._queues:
+            self._queues[host] = _Queue()
+            self._busiest.set(host, 0.0)
 
     def remove_host(self, host: int) -> list[ClientTask]:
         """Remove a lost host and return its tasks."""
-        return [task for task, _ in self._queues.pop(host, ())]
+        queue = self._queues.pop(host, _Queue())
+        self._busiest.remove(host)
+        self.num_waiting -= len(queue.tasks)
+        return [task for task, _ in queue.tasks]
 
     def take_chunk(self, host: int, in_seconds: bool) -> list[ClientTask]:
         """Take the next tasks for a host: from its own queue, or from the busiest host's if its own is empty."""
         queue = self._queues[host]
-        if queue:  # chunks shrink towards the end of a round, so that all hosts finish together
-            return self._take(queue, max(_load(queue) / 3, _CHUNK_SECONDS if in_seconds else 0.0), from_front=True)
-        if self._fixed_homes:
+        if queue.tasks:  # chunks shrink towards the end of a round, so that all hosts finish together
+            target = max(queue.load / 3, _CHUNK_SECONDS if in_seconds else 0.0)
+            return self._take(host, self._min_clients, target, from_front=True)
+        if self._fixed_homes or not self.num_waiting:
             return []
-        busiest = max(self._queues.values(), key=_load)
-        if len(busiest) <= self._min_clients or (in_seconds and _load(busiest) < _CHUNK_SECONDS):
+        busiest = self._busiest.first()
+        load, length = self._queues[busiest].load, len(self._queues[busiest].tasks)
+        if length <= self._min_clients or (in_seconds and load < _CHUNK_SECONDS):
             return []
-        return self._take(busiest, _load(busiest) / 3, from_front=False)
+        return self._take(busiest, self._min_clients, load / 3, from_front=False)
 
-    def _take(self, queue: deque[tuple[ClientTask, float]], target: float, from_front: bool) -> list[ClientTask]:
-        chunk: list[ClientTask] = []
-        load = 0.0
-        while queue and (len(chunk) < self._min_clients or load < target):
-            task, cost = queue.popleft() if from_front else queue.pop()
-            chunk.append(task)
-            load += cost
+    def _take(self, host: int, min_clients: int, seconds: float, from_front: bool) -> list[ClientTask]:
+        chunk = self._queues[host].take(min_clients, seconds, from_front)
+        self._busiest.set(host, -self._queues[host].load)
+        self.num_waiting -= len(chunk)
         return chunk
 
-    @property
-    def num_waiting(self) -> int:
-        """Number of tasks in all queues."""
-        return sum(len(queue) for queue in self._queues.values())
-
-
-def _load(queue: Iterable[tuple[ClientTask, float]]) -> float:
-    return sum(cost for _, cost in queue)
+    def is_empty(self, host: int) -> bool:
+        """Return whether no tasks wait for a host."""
+        return not self._queues[host].tasks

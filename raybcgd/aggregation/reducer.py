@@ -1,0 +1,206 @@
+"""From decoded uploads to terms, and from terms to exact sums: the same on hosts and on the coordinator."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from raybcgd.aggregation.exact import ExactSum, Levels
+from raybcgd.algorithms.api import Task
+from raybcgd.algorithms.contract import Kind, declared, displacement
+from raybcgd.messages import Partial, RoundOrders, SumKey
+from raybcgd.problem import Problem
+from raybcgd.wire.upload import Slices, Wire, restrict, take
+
+SQUARES = "squared norms"
+"""Sum of |m_i|^2 per block. m_i is the displacement of client i. Names with a space are never fields."""
+MOVED = "unweighted displacement"
+"""Sum of m_i, if the terms are weighted."""
+DRIFT = "squared displacement"
+"""Sum of m_i^2 per coordinate, if it is measured."""
+
+PIECE = 1 << 22
+"""Longest piece of a vector: 32 MB of float64."""
+
+
+class Diverged(ArithmeticError):
+    """A client uploaded values that are not finite."""
+
+
+class Span(NamedTuple):
+    """A piece of a term: segment and piece as in `SumKey`."""
+
+    segment: int
+    piece: int
+    place: slice
+    """In the flat vector."""
+    part: slice
+    """In the uploaded coordinates."""
+
+    def key(self, name: str) -> SumKey:
+        """Return the key of this piece of a sum."""
+        return SumKey(name, self.segment, self.piece)
+
+    def covers(self, place: slice) -> bool:
+        """Return whether a slice of the flat vector is inside this piece."""
+        return bool(self.place.start <= place.start and place.stop <= self.place.stop)
+
+    def part_of(self, place: slice) -> slice:
+        """Return the uploaded coordinates of a slice of the flat vector."""
+        shift = self.part.start - self.place.start
+        return slice(place.start + shift, place.stop + shift)
+
+
+class _Group(NamedTuple):
+    """What all uploads of the same block have in common."""
+
+    down: Any
+    """The broadcast, on the uploaded coordinates."""
+    trained: Tensor | None
+    """For each uploaded coordinate: 1 for a parameter, 0 for a buffer. None without buffers."""
+    shared: slice
+    """The shared block, among the uploaded coordinates."""
+    spans: Mapping[str, list[Span]]
+    """The pieces of each term."""
+    measured: tuple[tuple[int, slice], ...]
+    """The blocks of the displacement: number, and slice of the uploaded coordinates."""
+
+
+class Reducer:
+    """Computes the terms of uploads and adds them up, for one round and some of its clients."""
+
+    def __init__(self, problem: Problem, wire: Wire, down: Any, orders: RoundOrders, device: torch.device) -> None:
+        algorithm = problem.algorithm
+        self._algorithm, self._wire, self._down, self._orders, self._device = algorithm, wire, down, orders, device
+        self._trained = None if problem.trained is None else problem.trained.to(device)
+        self._fields, self._displacement = declared(algorithm.terms_type), displacement(algorithm.terms_type)
+        self._displacement_kind = next(field.kind for field in self._fields if field.name == self._displacement)
+        self._weighted = problem.config.cohort.weighting == "samples"
+        self._groups: dict[int | None, _Group] = {}
+        self._sums: dict[SumKey, ExactSum] = {}
+        self._clients: list[int] = []
+
+    def terms(self, block: int | None, sent: Any, steps: int | Tensor) -> Any:
+        """Return the algorithm's terms of an upload, or of a stack of uploads, on the uploaded coordinates."""
+        group = self._group(block)
+        return self._algorithm.terms(sent, group.down, Task(steps, self._orders.lr, group.trained, group.shared))
+
+    def check_finite(self, block: int | None, terms: Any, clients: Sequence[int]) -> None:
+        """Raise `Diverged` if a value of a client's terms is not finite."""
+        rows = [value.reshape(len(clients), -1) for value in terms]
+        # A non-finite value makes the sum non-finite, but so does an overflow. Only then check every value.
+        for k in torch.nonzero(~torch.isfinite(sum(values.sum(1) for values in rows)))[:, 0].tolist():
+            if not all(bool(torch.isfinite(values[k]).all()) for values in rows):
+                where = "" if block is None else f" for block {block}"
+                raise Diverged(f"client {clients[k]} uploaded non-finite values{where}; lower algorithm.lr")
+
+    def add(self, block: int | None, terms: Any, clients: Sequence[int], weights: Sequence[float]) -> None:
+        """Add the terms of some clients with the same block, one row each. All values must be finite."""
+        group, count = self._group(block), len(clients)
+        rows = {field.name: value.reshape(count, -1) for field, value in zip(self._fields, terms, strict=True)}
+        column = torch.tensor(weights, dtype=torch.float64, device=self._device) if self._weighted else None
+        for field in self._fields:
+            for span in group.spans[field.name]:
+                total = self._sum(span.key(field.name), _length(span.part))
+                total.add(rows[field.name][:, span.part], None if field.summed else column)
+        moved = rows[self._displacement]
+        squares = torch.zeros(count, len(self._wire.layout.blocks) + 1, dtype=torch.float64)
+        for number, part in group.measured:
+            squares[:, number] = _squared_norms(moved[:, part])
+        self._sum(SumKey(SQUARES, -1), squares.shape[1]).add(squares)
+        for span in group.spans[self._displacement]:
+            values = moved[:, span.part]
+            if self._weighted:
+                self._sum(span.key(MOVED), values.shape[1]).add(values)
+            if self._orders.measure_drift:
+                self._sum(span.key(DRIFT), values.shape[1]).add(values * values)
+        self._clients.extend(clients)
+
+    def take_clients(self) -> tuple[int, ...]:
+        """Return the clients whose uploads are in the sums, which the caller takes next, and forget them."""
+        clients, self._clients = tuple(self._clients), []
+        return clients
+
+    @property
+    def keys(self) -> tuple[SumKey, ...]:
+        """The sums so far."""
+        return tuple(self._sums)
+
+    def take(self, key: SumKey) -> Levels:
+        """Remove a sum and return it."""
+        return self._sums.pop(key).levels()
+
+    def merge(self, partial: Partial) -> None:
+        """Add the partial sums of other clients of the round."""
+        for key, levels in partial.sums.items():
+            self._sum(key, len(next(iter(levels.values())))).merge(levels)
+        self._clients.extend(partial.clients)
+
+    @property
+    def clients(self) -> Sequence[int]:
+        """The clients whose uploads are in the sums."""
+        return self._clients
+
+    def take_total(self, key: SumKey) -> Tensor | None:
+        """Remove a sum and return it in float64. None if no client contributed."""
+        found = self._sums.pop(key, None)
+        return None if found is None else found.total()
+
+    def _sum(self, key: SumKey, size: int) -> ExactSum:
+        if key not in self._sums:
+            norms = key.name == SQUARES  # a few numbers, which arise on the CPU
+            dtype, device = (torch.float64, torch.device("cpu")) if norms else (self._wire.dtype, self._device)
+            self._sums[key] = ExactSum(size, self._orders.cohort, dtype, device)
+        return self._sums[key]
+
+    def _group(self, block: int | None) -> _Group:
+        if block not in self._groups:
+            wire, slices = self._wire, self._wire.coordinates(block)
+            spans = {field.name: spans_of(wire, field.kind, block) for field in self._fields}
+            widest = [Span(0, 0, s, p) for s, p in _concatenated(wire.slices(self._displacement_kind, block))]
+            blocks = enumerate((*wire.layout.blocks, wire.layout.shared))
+            measured = [
+                (n, span.part_of(b.slice)) for n, b in blocks for span in widest if b.size and span.covers(b.slice)
+            ]
+            self._groups[block] = _Group(
+                down=restrict(self._down, slices),
+                trained=None if self._trained is None else take(self._trained, slices),
+                shared=wire.shared_span(block),
+                spans=spans,
+                measured=tuple(measured),
+            )
+        return self._groups[block]
+
+
+def spans_of(wire: Wire, kind: Kind, block: int | None) -> list[Span]:
+    """Return the pieces of a term of this kind, for clients with this block."""
+    if kind is Kind.SCALAR:
+        return [Span(-1, 0, slice(0, 1), slice(0, 1))]
+    whole, shared = kind is Kind.WHOLE or (kind is Kind.OWN and block is None), wire.layout.shared.slice
+    spans = []
+    for place, part in _concatenated(wire.slices(kind, block)):
+        segment = -1 if whole else len(wire.layout.blocks) if place == shared or block is None else block
+        for piece, start in enumerate(range(0, _length(place), PIECE)):
+            stop = min(start + PIECE, _length(place))
+            where = slice(place.start + start, place.start + stop), slice(part.start + start, part.start + stop)
+            spans.append(Span(segment, piece, *where))
+    return spans
+
+
+def _concatenated(slices: Slices) -> Iterator[tuple[slice, slice]]:
+    """Yield each slice of a vector with its position in the concatenation of all slices."""
+    start = 0
+    for s in slices:
+        yield s, slice(start, start := start + _length(s))
+
+
+def _length(s: slice) -> int:
+    return int(s.stop - s.start)
+
+
+def _squared_norms(rows: Tensor) -> Tensor:
+    """Return the squared norm of each row. On a CPU, the bits do not depend on the number of rows."""
+    if rows.device.type == "cpu":
+        return torch.tensor([float(torch.dot(row, row)) for row in rows], dtype=torch.float64)
+    return (rows * rows).sum(1).double().cpu()
