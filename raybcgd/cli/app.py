@@ -11,6 +11,7 @@ from raybcgd.cli.blocks import blocks
 from raybcgd.cli.data import data
 from raybcgd.cli.list_settings import settings
 from raybcgd.cli.methods import methods
+from raybcgd.cli.paper import paper
 from raybcgd.cli.report import report
 from raybcgd.cli.runs import compare, resume, sweep, train
 from raybcgd.cli.shared import out
@@ -18,7 +19,7 @@ from raybcgd.cli.submit import submit
 from raybcgd.record.summary import own_version
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for command in (train, resume, compare, sweep, report, submit, blocks, methods, settings):
+for command in (train, resume, compare, sweep, paper, report, submit, blocks, methods, settings):
     app.command()(command)
 app.command("plan", hidden=True)(blocks)  # the former name of `blocks`
 app.add_typer(data, name="data")

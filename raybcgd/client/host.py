@@ -20,6 +20,7 @@ from raybcgd.client.shards import Shards
 from raybcgd.client.state_cache import StateCache
 from raybcgd.client.training import LocalWork
 from raybcgd.client.uploads import Trained, Uploads
+from raybcgd.data.dataset import Split
 from raybcgd.data.normalise import normalise
 from raybcgd.errors import named_line
 from raybcgd.messages import (
@@ -235,7 +236,7 @@ class ClientHost:
 
     @torch.no_grad()
     def evaluate(self, pieces: Sequence[Piece], models: Sequence[np.ndarray]) -> list[Score]:
-        """Evaluate models on pieces of the test data. Each model is moved to the device once."""
+        """Evaluate models on pieces of the test data, or of clients' data. Each model is moved to the device once."""
         dataset, loaded = self._data.dataset, None
         self._flat.module.eval()
         scores = []
@@ -243,12 +244,20 @@ class ClientHost:
             if loaded is not (x := models[piece.model]):
                 loaded = x
                 self._flat.vector.copy_(torch.from_numpy(x))
-            rows = self._data.test_rows[piece.model][piece.start : piece.stop]
-            raw = torch.from_numpy(dataset.test.inputs[rows]).to(self._device)
-            targets = torch.from_numpy(dataset.test.targets[rows]).to(self._device)
+            split, rows = self._rows_of(piece)
+            raw = torch.from_numpy(split.inputs[rows]).to(self._device)
+            targets = torch.from_numpy(split.targets[rows]).to(self._device)
             outputs = self._flat.module(normalise(raw, dataset, self._problem.dtype))
             losses = self._problem.loss(outputs, targets, reduction="none").double()
             single = outputs.dim() == 1 or outputs.shape[-1] == 1
             guess = (outputs.reshape(-1) > 0).long() if single else outputs.argmax(-1)
             scores.append(Score(int((guess == targets).sum()), float(losses.sum()), len(rows)))
         return scores
+
+    def _rows_of(self, piece: Piece) -> tuple[Split, np.ndarray]:
+        """Return the split and the rows of a piece."""
+        data = self._data
+        if piece.client is None:
+            return data.dataset.test, data.test_rows[piece.model][piece.start : piece.stop]
+        rows = data.partitions[piece.data_phase].client(piece.client)
+        return data.dataset.train, rows[piece.start : piece.stop]

@@ -32,6 +32,13 @@ def test_weights_do_not_depend_on_the_number_of_hosts(
     assert result.records[-1].hosts.up == hosts
 
 
+def test_participants_judge_candidates_on_ray_as_in_one_process(three_nodes: Cluster, tmp_path: Path) -> None:
+    settings = {"algorithm": {"name": "mc_psgd", "lr": 0.1}, "data": {"phases": {"count": 2, "rounds_per_phase": 2}}}
+    one = run(small(**settings), out=tmp_path / "one")
+    many = run(small(engine="ray", hosts={"count": 3}, **settings), out=tmp_path / "many")
+    assert many.summary["sha256"] == one.summary["sha256"]
+
+
 @pytest.mark.parametrize(("control_upload", "fields"), [("derived", 1), ("sent", 2)])
 def test_an_upload_contains_exactly_the_declared_slices(
     three_nodes: Cluster, out: Path, control_upload: str, fields: int
