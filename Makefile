@@ -45,8 +45,9 @@ format: $(READY)  ## Format the code.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-dashboards: $(READY)  ## Regenerate the dashboards, their table of metrics and their Kubernetes objects.
+dashboards: $(READY)  ## Regenerate the dashboards, their table of metrics, and the cluster files.
 	$(BIN)/python -m dashboards.build
+	for values in cluster/kubernetes/*.toml cluster/ray-up/*.toml; do $(BIN)/raybcgd cluster render $$values > /dev/null || exit 1; done
 
 clean:  ## Remove the environment and the caches, but not the runs.
 	rm -rf $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from raybcgd.cli.blocks import blocks
+from raybcgd.cli.cluster import cluster
 from raybcgd.cli.data import data
 from raybcgd.cli.list_settings import settings
 from raybcgd.cli.methods import methods
@@ -22,6 +23,7 @@ for command in (train, resume, compare, sweep, report, submit, blocks, methods, 
     app.command()(command)
 app.command("plan", hidden=True)(blocks)  # the former name of `blocks`
 app.add_typer(data, name="data")
+app.add_typer(cluster, name="cluster")
 
 
 def _version(wanted: bool) -> None:
