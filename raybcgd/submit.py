@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import secrets
 import shlex
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import tomli_w
 from aiohttp import ClientError
@@ -24,6 +26,7 @@ from raybcgd.errors import ConfigError, RunError, first_line
 from raybcgd.storage import JOB_RUNS, slug
 
 _POLL_SECONDS = 1.0
+_CONNECT_SECONDS = 5.0
 _SIGNAL_BASE = 128
 """If a signal ends a program, shells report 128 plus the signal's number as its exit code."""
 
@@ -57,9 +60,9 @@ def submit(
         raise ConfigError("--resume auto needs a run to resume; add --out, or set checkpoint.address")
     method = slug(ALGORITHMS.name_of(type(experiment.algorithm)))
     label = f"{time.strftime('%Y%m%d-%H%M%S')}-{method}-{secrets.token_hex(2)}"
-    folder = out or f"~/{JOB_RUNS}/{label}"
+    folder = _folder(out or label)
     with _cluster_errors(address), _directory(config, working_dir) as (directory, name):
-        client = JobSubmissionClient(address)
+        client = JobSubmissionClient(_dashboard(address))
         package = str(Path(raybcgd.__file__).parent)
         client.submit_job(
             entrypoint=_entrypoint(name, settings, folder, resume),
@@ -67,6 +70,36 @@ def submit(
             runtime_env={"working_dir": str(directory), "py_modules": [package], "excludes": ["runs"]},
         )
     return SubmittedJob(f"raybcgd-{label}", client.get_address(), folder)
+
+
+def _folder(out: str) -> str:
+    """Return the run folder on the cluster. A relative path would be in the job's folder, which Ray deletes."""
+    if "://" in out:
+        raise ConfigError(
+            f"--out {out} is not a folder; use a path, and checkpoint.address for a bucket"
+        )
+    return out if out.startswith(("/", "~/")) else f"~/{JOB_RUNS}/{out}"
+
+
+def _dashboard(address: str | None) -> str | None:
+    """Return the address as a URL, and raise an error if nothing listens there. Ray itself would retry for a minute."""
+    if address is None or address == "auto":
+        return address
+    url = address if "://" in address else f"http://{address}"
+    parts = urlsplit(url)
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        socket.create_connection((parts.hostname or "", port), timeout=_CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise _no_cluster(address, error) from None
+    return url
+
+
+def _no_cluster(address: str | None, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"--address {address or '(default)'}: no Ray cluster answers there ({first_line(error)}); use the address of "
+        "its dashboard, such as http://127.0.0.1:8265"
+    )
 
 
 def _entrypoint(config: str, settings: Sequence[str], folder: str, resume: bool) -> str:
@@ -130,10 +163,7 @@ def _cluster_errors(address: str | None) -> Iterator[None]:
     except (RunError, ConfigError):
         raise
     except (ConnectionError, ValueError) as error:
-        raise ConfigError(
-            f"--address {address or '(default)'}: no Ray cluster answers there ({first_line(error)}); use the address "
-            "of its dashboard, such as http://127.0.0.1:8265"
-        ) from None
+        raise _no_cluster(address, error) from None
     except (RuntimeError, RayError) as error:
         where = f" at {address}" if address else ""
         raise RunError(f"the cluster{where} refused the request: {first_line(error)}") from None

@@ -18,7 +18,10 @@ def submit(
     settings: Set = None,
     out_folder: Annotated[
         str | None,
-        typer.Option("--out", help="Folder for the results on the cluster. Default: a new folder in ~/raybcgd-runs."),
+        typer.Option(
+            "--out",
+            help="Folder for the results on the cluster, relative to ~/raybcgd-runs. Default: a new one.",
+        ),
     ] = None,
     resume: Resume = "never",
     working_dir: Annotated[
