@@ -75,9 +75,7 @@ def submit(
 def _folder(out: str) -> str:
     """Return the run folder on the cluster. A relative path would be in the job's folder, which Ray deletes."""
     if "://" in out:
-        raise ConfigError(
-            f"--out {out} is not a folder; use a path, and checkpoint.address for a bucket"
-        )
+        raise ConfigError(f"--out {out} is not a folder; use a path, and checkpoint.address for a bucket")
     return out if out.startswith(("/", "~/")) else f"~/{JOB_RUNS}/{out}"
 
 

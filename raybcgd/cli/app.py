@@ -16,7 +16,7 @@ from raybcgd.cli.report import report
 from raybcgd.cli.runs import compare, resume, sweep, train
 from raybcgd.cli.shared import out
 from raybcgd.cli.submit import submit
-from raybcgd.record.summary import own_version
+from raybcgd.version import VERSION
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in (train, resume, compare, sweep, report, submit, blocks, methods, settings):
@@ -28,7 +28,7 @@ app.add_typer(cluster, name="cluster")
 
 def _version(wanted: bool) -> None:
     if wanted:
-        out.print(f"raybcgd {own_version()}", highlight=False)
+        out.print(f"raybcgd {VERSION}", highlight=False)
         raise typer.Exit
 
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from raybcgd.version import VERSION
+
 OTHER_USER = 1000
 AS_ROOT = os.getuid() == 0
 
@@ -57,7 +59,7 @@ class Home:
         assert done.returncode == 0, done.stderr
         file, *facts = done.stdout.split()
         assert file.startswith(str(self.path / "env"))
-        assert facts == ["AUTO,STRICT", "0.2.0", "True"]
+        assert facts == ["AUTO,STRICT", VERSION, "True"]
 
 
 def copy(source: Path, target: Path) -> None:

@@ -3,10 +3,10 @@
 import json
 import re
 import shlex
-import tomllib
 from pathlib import Path
 
 from raybcgd.cluster.versions import KUBERAY_VERSION, RAY_VERSION, ray_image
+from raybcgd.version import VERSION
 from tests.cluster.shipped import CLUSTER, ROOT, cluster_spec
 from tests.cluster.steps import Home, copy
 
@@ -33,7 +33,7 @@ def test_the_steps_install_the_package_as_an_ordinary_user(tmp_path: Path) -> No
             assert done.returncode == 0, done.stdout + done.stderr
     home.check_installation()
     done = home.run("python -m raybcgd --version", cwd=home.path / "raybcgd")  # the image's working directory
-    assert done.stdout.strip() == "raybcgd 0.2.0"
+    assert done.stdout.strip() == f"raybcgd {VERSION}"
 
 
 def test_the_sidecar_starts_in_the_image(tmp_path: Path) -> None:
@@ -46,7 +46,6 @@ def test_the_sidecar_starts_in_the_image(tmp_path: Path) -> None:
 
 def test_versions_match_the_constraints_and_the_package() -> None:
     (ray,) = re.findall(r"^ray==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
-    own = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert ray == RAY_VERSION == cluster_spec("no-gpu")["rayVersion"]
     files = [
         path for path in CLUSTER.rglob("*") if path.suffix in (".md", ".toml", ".yaml") or path.name == "Dockerfile"
@@ -55,7 +54,7 @@ def test_versions_match_the_constraints_and_the_package() -> None:
     for path in files:
         text = path.read_text()
         assert set(re.findall(r"rayproject/ray:[\w.-]+", text)) <= {ray_image(True), ray_image(False)}, path
-        assert set(re.findall(r"REGISTRY/raybcgd:([\w.]+)", text)) <= {own}, path
+        assert set(re.findall(r"REGISTRY/raybcgd:([\w.]+)", text)) <= {VERSION}, path
         assert set(re.findall(r"kuberay-operator --version (\S+)", text)) <= {KUBERAY_VERSION}, path
     assert f"--version {KUBERAY_VERSION}" in (CLUSTER / "README.md").read_text()
 
