@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import tomli_w
@@ -23,8 +23,13 @@ from raybcgd.algorithms.settings import ALGORITHMS
 from raybcgd.config import load_config
 from raybcgd.config.files import config_files, read_tables
 from raybcgd.errors import ConfigError, RunError, first_line
+from raybcgd.report.job_log import RoundLine, last_round
+from raybcgd.runtime_env import runtime_environment
 from raybcgd.storage import JOB_RUNS, slug
 
+Command = Literal["train", "compare", "sweep"]
+_PREFIX = "raybcgd-"
+"""What the ids of our jobs start with."""
 _POLL_SECONDS = 1.0
 _CONNECT_SECONDS = 5.0
 _SIGNAL_BASE = 128
@@ -49,27 +54,35 @@ def submit(
     out: str | None = None,
     resume: bool = False,
     working_dir: Path | None = None,
+    command: Command = "train",
+    arguments: Sequence[str] = (),
+    runtime_env: Path | None = None,
+    env: Sequence[str] = (),
 ) -> SubmittedJob:
-    """Send this package and a config to a cluster, and start `raybcgd train` there.
+    """Send this package and a config to a cluster, and start `raybcgd train`, `compare` or `sweep` there.
 
     The cluster needs the package's dependencies, not the package. Put your own modules and files into `working_dir`,
-    together with the config.
+    together with the config. `arguments` are passed to the command. `runtime_env` is a YAML file with more settings of
+    Ray's runtime environment, such as `pip`; `env` sets environment variables, as NAME=VALUE.
     """
     experiment = load_config(config, settings)  # report errors before anything is sent
+    if resume and command != "train":
+        raise ConfigError(f"--resume auto only works with --command train, not {command}; remove one of them")
     if resume and out is None and experiment.checkpoint.address is None:
         raise ConfigError("--resume auto needs a run to resume; add --out, or set checkpoint.address")
-    method = slug(ALGORITHMS.name_of(type(experiment.algorithm)))
+    method = slug(ALGORITHMS.name_of(type(experiment.algorithm))) if command == "train" else command
     label = f"{time.strftime('%Y%m%d-%H%M%S')}-{method}-{secrets.token_hex(2)}"
     folder = _folder(out or label)
+    environment = runtime_environment(Path(raybcgd.__file__).parent, runtime_env, env)
     with _cluster_errors(address), _directory(config, working_dir) as (directory, name):
         client = JobSubmissionClient(_dashboard(address))
-        package = str(Path(raybcgd.__file__).parent)
         client.submit_job(
-            entrypoint=_entrypoint(name, settings, folder, resume),
-            submission_id=f"raybcgd-{label}",
-            runtime_env={"working_dir": str(directory), "py_modules": [package], "excludes": ["runs"]},
+            entrypoint=_entrypoint(name, settings, folder, resume, command, arguments),
+            submission_id=f"{_PREFIX}{label}",
+            runtime_env=environment | {"working_dir": str(directory)},
+            metadata={"folder": folder},
         )
-    return SubmittedJob(f"raybcgd-{label}", client.get_address(), folder)
+    return SubmittedJob(f"{_PREFIX}{label}", client.get_address(), folder)
 
 
 def _folder(out: str) -> str:
@@ -85,12 +98,17 @@ def _dashboard(address: str | None) -> str | None:
         return address
     url = address if "://" in address else f"http://{address}"
     parts = urlsplit(url)
-    try:
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        socket.create_connection((parts.hostname or "", port), timeout=_CONNECT_SECONDS).close()
-    except (OSError, ValueError) as error:
-        raise _no_cluster(address, error) from None
-    return url
+    deadline = time.monotonic() + _CONNECT_SECONDS
+    while True:
+        try:
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+            socket.create_connection((parts.hostname or "", port), timeout=_CONNECT_SECONDS).close()
+            return url
+        except (OSError, ValueError) as error:
+            # Right after `ray start`, the dashboard may not be up yet.
+            if not isinstance(error, ConnectionRefusedError) or time.monotonic() > deadline:
+                raise _no_cluster(address, error) from None
+        time.sleep(_POLL_SECONDS)
 
 
 def _no_cluster(address: str | None, error: Exception) -> ConfigError:
@@ -100,11 +118,19 @@ def _no_cluster(address: str | None, error: Exception) -> ConfigError:
     )
 
 
-def _entrypoint(config: str, settings: Sequence[str], folder: str, resume: bool) -> str:
+def _entrypoint(
+    config: str,
+    settings: Sequence[str],
+    folder: str,
+    resume: bool,
+    command: Command = "train",
+    arguments: Sequence[str] = (),
+) -> str:
     # The node's shell expands $HOME; it would not expand a quoted ~.
     where = f'"$HOME"/{shlex.quote(folder[2:])}' if folder.startswith("~/") else shlex.quote(folder)
     words = [shlex.quote(config), *(f"--set {shlex.quote(text)}" for text in settings), f"--out {where}"]
-    return " ".join(["python -m raybcgd train", *words, *(["--resume auto"] if resume else [])])
+    words += ["--resume auto"] if resume else []
+    return " ".join([f"python -m raybcgd {command}", *words, *map(shlex.quote, arguments)])
 
 
 @contextlib.contextmanager
@@ -121,6 +147,38 @@ def _directory(config: Path, working_dir: Path | None) -> Iterator[tuple[Path, s
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / config.name).write_text(tomli_w.dumps(read_tables(config)))  # merged with the files it extends
         yield Path(folder), config.name
+
+
+class JobState(NamedTuple):
+    """A job of raybcgd on a cluster."""
+
+    id: str
+    status: str
+    seconds: float
+    """Time since the start, or until the end."""
+    folder: str
+    last: RoundLine | None
+    """The last round in its log."""
+
+
+def list_jobs(address: str | None = None) -> list[JobState]:
+    """Return the jobs of raybcgd on a cluster, the latest first."""
+    with _cluster_errors(address):
+        client = JobSubmissionClient(_dashboard(address))
+        found = [job for job in client.list_jobs() if (job.submission_id or "").startswith(_PREFIX)]
+        found.sort(key=lambda job: job.start_time or 0, reverse=True)
+        return [_state(client, job) for job in found]
+
+
+def _state(client: JobSubmissionClient, job: Any) -> JobState:
+    try:
+        log = client.get_job_logs(job.submission_id)
+    except RuntimeError:  # the node with the log is gone
+        log = ""
+    started = (job.start_time or 0) / 1000
+    ended = job.end_time / 1000 if job.end_time else time.time()
+    folder = (job.metadata or {}).get("folder", "")
+    return JobState(job.submission_id, job.status.value.lower(), max(0.0, ended - started), folder, last_round(log))
 
 
 def follow(job: SubmittedJob, write: Callable[[str], None]) -> int:
