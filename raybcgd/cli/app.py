@@ -16,10 +16,11 @@ from raybcgd.cli.report import report
 from raybcgd.cli.runs import compare, resume, sweep, train
 from raybcgd.cli.shared import out
 from raybcgd.cli.submit import jobs, submit
+from raybcgd.cli.watch import watch
 from raybcgd.version import VERSION
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for command in (train, resume, compare, sweep, report, submit, jobs, blocks, methods, settings):
+for command in (train, resume, compare, sweep, report, watch, submit, jobs, blocks, methods, settings):
     app.command()(command)
 app.command("plan", hidden=True)(blocks)  # the former name of `blocks`
 app.add_typer(data, name="data")
