@@ -212,4 +212,5 @@ def exporting(config: MetricsConfig, info: RunInfo) -> Iterator[Exporter | None]
 def withdraw(config: MetricsConfig, folder: RunFolder) -> None:
     """Remove the discovery file of a run that can no longer do so itself."""
     if config.enabled:
-        remove_discovery_file(discovery_file(config.discovery, folder.run_name))
+        path = str(folder.path.absolute())
+        remove_discovery_file(discovery_file(config.discovery, folder.run_name, path))

@@ -25,7 +25,7 @@ from raybcgd.storage import RunFolder
 
 log = logging.getLogger(__name__)
 
-FREE = ("version", "rounds", "engine", "hosts", "checkpoint", "evaluation", "analysis", "metrics", "compare")
+FREE = ("version", "rounds", "engine", "hosts", "checkpoint", "evaluation", "analysis", "metrics", "track", "compare")
 """Settings that may change on resume, because the weights do not depend on them."""
 
 
@@ -110,6 +110,7 @@ class TrainingLoop:
             rounds=config.rounds,
             parameters=self._problem.layout.size,
             saves=config.checkpoint.every > 0,
+            folder=str(self._folder.path.absolute()),
         )
         with exporting(config.metrics, info) as exporter:
             if exporter is not None:
