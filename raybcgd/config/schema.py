@@ -16,6 +16,7 @@ from raybcgd.model.settings import BlocksConfig, ModelConfig
 from raybcgd.plan.settings import CohortConfig
 from raybcgd.record.settings import CheckpointConfig, MetricsConfig
 from raybcgd.registry import Registry
+from raybcgd.report.settings import TrackConfig
 from raybcgd.section import Section
 from raybcgd.server.settings import BudgetConfig, EvaluationConfig
 from raybcgd.storage import FORMAT_VERSION
@@ -50,6 +51,7 @@ class Config(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     metrics: MetricsConfig = MetricsConfig()
+    track: TrackConfig = TrackConfig()
     analysis: AnalysisConfig | None = None
     """What to analyse at the end of a run. None: nothing."""
     compare: CompareConfig | None = None

@@ -3,12 +3,13 @@
 import hashlib
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from raybcgd.record.rounds import RoundRecord
+from raybcgd.version import VERSION
 
 Ranking = Literal["last_tenth_accuracy", "best_accuracy", "final_accuracy", "upload_d_to_target"]
 """How a sweep ranks its points: by highest accuracy, or by smallest upload."""
@@ -141,15 +142,7 @@ def over_seeds(standings: Mapping[int, Standing]) -> Standing:
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that a result depends on."""
     return {
-        "raybcgd": own_version(),
+        "raybcgd": VERSION,
         "python": platform.python_version(),
         **{name: version(name) for name in ("torch", "numpy", "ray")},
     }
-
-
-def own_version() -> str:
-    """Return the installed version of raybcgd. In a submitted job, the package is not installed."""
-    try:
-        return version("raybcgd")
-    except PackageNotFoundError:
-        return "not installed"

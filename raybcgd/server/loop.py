@@ -27,7 +27,19 @@ from raybcgd.storage import RunFolder
 
 log = logging.getLogger(__name__)
 
-FREE = ("version", "rounds", "budget", "engine", "hosts", "checkpoint", "evaluation", "analysis", "metrics", "compare")
+FREE = (
+    "version",
+    "rounds",
+    "budget",
+    "engine",
+    "hosts",
+    "checkpoint",
+    "evaluation",
+    "analysis",
+    "metrics",
+    "track",
+    "compare",
+)
 """Settings that may change on resume, because the weights do not depend on them."""
 
 
@@ -113,6 +125,7 @@ class TrainingLoop:
             rounds=expected_rounds(self._problem),
             parameters=self._problem.layout.size,
             saves=config.checkpoint.every > 0,
+            folder=str(self._folder.path.absolute()),
         )
         with closing(self._checkpoints), exporting(config.metrics, info) as exporter:
             if exporter is not None:

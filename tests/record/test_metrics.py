@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from raybcgd.engine.local import LocalSession
 from raybcgd.experiment import run
 from raybcgd.problem import prepare
+from raybcgd.record.discovery import read_targets
 from raybcgd.record.endpoint import Endpoint
 from raybcgd.record.metrics import FROM_RECORD, METRICS, RUN_LABELS, Exporter, RunInfo
 from raybcgd.record.rounds import Dropped, Metric, RoundLog, RoundRecord
@@ -286,3 +287,19 @@ def test_a_scrape_with_255_waiting_rounds_takes_less_than_50_ms(
         text = scrape(tmp_path)
         assert time.perf_counter() - began < 0.05
     assert "raybcgd_timing_round_seconds_count" in text
+
+
+def test_runs_with_the_same_last_folders_are_both_announced_and_withdrawn(tmp_path: Path) -> None:
+    """Keyed by name, they would share one discovery file and hide each other."""
+    discovery, seen = tmp_path / "discovery", []
+    config = small(rounds=1, metrics={"discovery": str(discovery)})
+
+    def inner(_: RoundRecord) -> None:
+        seen.append({target.instance for target in read_targets(discovery)})
+
+    def outer(_: RoundRecord) -> None:
+        run(config, out=tmp_path / "two/x/run", observe=inner)
+
+    run(config, out=tmp_path / "one/x/run", observe=outer)
+    assert seen == [{str(tmp_path / "one/x/run"), str(tmp_path / "two/x/run")}]
+    assert read_targets(discovery) == []
