@@ -11,7 +11,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -121,7 +120,8 @@ def coordinator(quick: bool) -> Curve:
                 seconds.append(time.process_time() - began)
         ray.kill(sleepers)
         points.append({"x": count, "seconds": seconds[2:]})
-    return Curve("CPU time of the coordinator, 1 000 clients per round, simulated hosts", "hosts", points)
+    title = "1 000 clients per round, on hosts that only sleep"
+    return Curve(title, "hosts", points, "CPU time of the coordinator per round")
 
 
 @ray.remote
@@ -225,15 +225,13 @@ def large_model(quick: bool) -> dict[str, Any]:
         with PeakMemory(pids) as memory:  # slows down the processes that it watches
             aggregate(problem, data, pool, len(seconds))
         group.stop()
-    upload = max(block.size for block in problem.layout.blocks) * 4
+    upload, model = 4 * max(block.size for block in problem.layout.blocks), 4 * problem.layout.size
     return {
         "seconds": seconds[1:],
         "copy_seconds": copy_seconds(upload, cohort),
-        "before_bytes": memory.before,
-        "peak_bytes": memory.peak,
-        "model_bytes": 4 * problem.layout.size,
-        "upload_bytes": upload,
-        "hosts": hosts,
+        "memory_bytes": memory.peak - memory.before,
+        "memory_limit_bytes": 4 * model + hosts * upload,
+        "model_bytes": model,
     }
 
 
@@ -270,13 +268,3 @@ def copy_seconds(size: int, count: int) -> float:
     for _ in range(count):
         source.copy()
     return time.perf_counter() - began
-
-
-if __name__ == "__main__":
-    import sys
-
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    print(
-        Path(__file__).name,
-        coordinator("quick" in sys.argv) if "coordinator" in sys.argv else large_model("quick" in sys.argv),
-    )
