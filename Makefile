@@ -52,8 +52,9 @@ format: $(READY)  ## Format the code.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-dashboards: $(READY)  ## Regenerate the dashboards, their table of metrics and their Kubernetes objects.
+dashboards: $(READY)  ## Regenerate the dashboards, their table of metrics, and the cluster files.
 	$(BIN)/python -m dashboards.build
+	for values in cluster/kubernetes/*.toml cluster/ray-up/*.toml; do $(BIN)/raybcgd cluster render $$values > /dev/null || exit 1; done
 
 bench: $(READY) $(PEERS)/.installed  ## Benchmark (set CIFAR10 and FASHION_MNIST to data folders; ARGS=--quick checks that it works).
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -31,6 +31,7 @@ class Curve(NamedTuple):
     """What the x axis shows."""
     points: list[dict[str, Any]]
     """Each with x and the times of its rounds in seconds."""
+    heading: str = "Round time"
 
 
 class Padded(nn.Module):

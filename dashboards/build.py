@@ -1,4 +1,4 @@
-"""Generate the dashboards and the table of metrics: `make dashboards` or `python -m dashboards.build`."""
+"""Generate the dashboards, their table of metrics, and the reference of a cluster's values: `make dashboards`."""
 
 import json
 import re
@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 from dashboards.cluster import cluster
 from dashboards.communication import communication
-from dashboards.kubernetes import objects
 from dashboards.rounds import rounds
+from raybcgd.cluster.reference import reference
 from raybcgd.record.metrics import METRICS
 
 ROOT = Path(__file__).parent.parent
@@ -22,8 +23,8 @@ the table below from the Python files in this folder; a test checks that they ar
 starts Prometheus and Grafana with everything loaded.
 
 Most metrics are fields of the round record (`raybcgd/record/rounds.py`). Every metric has the labels `run` (the run
-folder), `algorithm` and `dataset`. Histograms have `_bucket`, `_sum` and `_count` series. The label `block` is 0, 1, …
-or `shared`.
+folder), `algorithm`, `dataset` and `instance` (the path of the run folder). Histograms have `_bucket`, `_sum` and
+`_count` series. The label `block` is 0, 1, … or `shared`. On Kubernetes, `raybcgd_run_up` tells whether a run answers.
 
 | Metric | Type | Description | Panels |
 |---|---|---|---|
@@ -69,8 +70,18 @@ def files() -> dict[Path, str]:
     """Return all generated files, by path."""
     made = pages()
     here = {ROOT / "dashboards" / name: text for name, text in {**made, "README.md": readme()}.items()}
-    kubernetes = objects(made, ROOT / "cluster/monitoring/alerts.yml")
-    return {**here, **{ROOT / "cluster/kubernetes/monitoring" / name: text for name, text in kubernetes.items()}}
+    return {
+        **here,
+        ROOT / "raybcgd/cluster/monitoring.json": _packaged(made),
+        ROOT / "cluster/VALUES.md": reference(),
+    }
+
+
+def _packaged(made: dict[str, str]) -> str:
+    """Return the dashboards and alerts as one file, which `raybcgd cluster render` reads from the installed package."""
+    alerts = yaml.safe_load((ROOT / "cluster/monitoring/alerts.yml").read_text())
+    boards = {name.removesuffix(".json"): json.loads(text) for name, text in made.items()}
+    return json.dumps({**alerts, "dashboards": boards}, separators=(",", ":"), sort_keys=True) + "\n"
 
 
 if __name__ == "__main__":

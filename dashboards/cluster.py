@@ -123,7 +123,7 @@ def _ray() -> Panels:
         graph(
             "GPU memory",
             "Memory in use per GPU, reported by Ray.",
-            "decmbytes",
+            "mbytes",  # Ray reports MiB
             Query("ray_node_gram_used", "{{instance}} GPU {{GpuIndex}}"),
         ),
         graph("CPU", "CPU utilisation per node.", "percent", Query("ray_node_cpu_utilization", "{{instance}}")),
@@ -154,7 +154,12 @@ def _monitoring() -> Panels:
             "raybcgd_exporter_seconds_total / raybcgd_timing_round_seconds_sum",
             steps=(Step(0.01, "red"),),
         ),
-        graph("Targets up", "1 if Prometheus can scrape the run.", "none", Query('up{job="raybcgd"}', "{{instance}}")),
+        graph(
+            "Runs up",
+            "1 if the run answers, 0 if it was killed.",
+            "none",
+            Query('up{job="raybcgd", run!=""} or raybcgd_run_up', "{{run}}"),
+        ),
         graph("Uptime", "Time since the run started or resumed.", "s", "time() - raybcgd_start_timestamp_seconds"),
     )
 

@@ -19,11 +19,12 @@ from raybcgd.engine.engines import engine_named
 from raybcgd.engine.session import Announcer
 from raybcgd.errors import ConfigError
 from raybcgd.model.flat import FlatModel
-from raybcgd.problem import prepare
+from raybcgd.problem import Data, Problem, prepare
 from raybcgd.record.logs import log_round
 from raybcgd.record.partition import partition_record
 from raybcgd.record.rounds import RoundLog, RoundRecord
 from raybcgd.record.summary import summarise, versions
+from raybcgd.report.trackers import tracking
 from raybcgd.storage import RunFolder, new_folder, write_atomic
 
 Observer = Callable[[RoundRecord], None]
@@ -63,6 +64,27 @@ def run(
     folder = _open_folder(config, problem.algorithm.name, out, resume)
     if not folder.partition.exists():
         write_atomic(folder.partition, partition_record(data.dataset, data.partitions).model_dump_json() + "\n")
+    with tracking(config, folder) as trackers:
+
+        def observed(record: RoundRecord) -> None:
+            trackers.observe(record)
+            if observe is not None:
+                observe(record)
+
+        return _run(problem, data, folder, resume, started, observed, announce)
+
+
+def _run(
+    problem: Problem,
+    data: Data,
+    folder: RunFolder,
+    resume: bool,
+    started: float,
+    observe: Observer,
+    announce: Announcer,
+) -> RunResult:
+    """Run the rounds, and write the final model and the summary."""
+    config = problem.config
     engine = engine_named(config.engine)
     with (
         engine.running(config.hosts.address, announce),
@@ -71,8 +93,7 @@ def run(
         announce("starting the hosts")
         for record in _confirmed(session.records(), config, folder):
             log_round(record, folder.run_name)
-            if observe is not None:
-                observe(record)
+            observe(record)
         models = session.models()
     records = tuple(RoundLog(folder.rounds))
     flat = problem.flat_model()

@@ -125,11 +125,15 @@ class CallResult(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A range of test samples to evaluate one model on."""
+    """A range of test samples, or of a client's training samples, to evaluate one model on."""
 
     model: int
     start: int
     stop: int
+    client: int | None = None
+    """The client whose training samples are used. None: the test samples of the model's data phase."""
+    data_phase: int = 0
+    """The data phase of the training samples."""
 
 
 class Score(NamedTuple):

@@ -100,7 +100,10 @@ class Problem:
     @cached_property
     def trained(self) -> Tensor | None:
         """1 on parameters and 0 on buffers. None without buffers."""
-        return self.flat_model().trained
+        entries = [entry for layer in self.layout.order for entry in layer.entries]
+        if all(entry.trained for entry in entries):
+            return None
+        return torch.cat([torch.full((entry.size,), float(entry.trained), dtype=self.dtype) for entry in entries])
 
     @cached_property
     def wire(self) -> Wire:
@@ -231,6 +234,8 @@ def check(problem: Problem) -> None:
         raise ConfigError("data.augment needs images, but this data has none; remove data.augment")
     if config.analysis is not None and config.checkpoint.every == 0:
         raise ConfigError("[analysis] needs a checkpoint, but checkpoint.every = 0 writes none; set it to at least 1")
+    if config.budget.simulated_seconds is not None and config.cohort.links is None:
+        raise ConfigError("budget.simulated_seconds needs the clients' bandwidth; add a [cohort.links] table")
     gpu_here = config.engine == "local" and config.hosts.device == "gpu"
     if gpu_here and not torch.accelerator.is_available():
         raise ConfigError('hosts.device = "gpu" with engine = "local", but this machine has no GPU; set it to "cpu"')

@@ -16,6 +16,7 @@ from raybcgd.config import load_config, make_config
 from raybcgd.record.rounds import Quality, RoundRecord, Traffic
 from raybcgd.record.summary import reaches
 from raybcgd.report.plots import headline
+from raybcgd.report.runs import read_runs
 
 DEMO = Path(__file__).parent.parent / "jobs" / "configs" / "demo.toml"
 
@@ -47,6 +48,44 @@ def test_runs_share_data_and_cohorts_and_write_their_files(out: Path) -> None:
     assert (out / "comparison.png").read_bytes().startswith(b"\x89PNG")
     assert (out / "comparison.md").read_text().count("\n") == 6
     assert {path.name for path in out.iterdir() if path.is_dir()} == {"fedavg", "fedavgm", "fedbcgd", "fedbcgd_plus"}
+
+
+def test_variants_may_change_the_partition_and_the_data_phases() -> None:
+    variants = [
+        {"label": "skewed", "partition": {"rho": 0.1}},
+        {"label": "iid", "partition": {"kind": "iid"}},
+        {"label": "cyclic", "phases": {"count": 2}},
+        {"label": "shuffled", "phases": {"shuffled": True}},
+    ]
+    configs = variant_configs(small(compare={"variants": variants}))
+    skewed, iid, cyclic, shuffled = (config.data for config in configs.values())
+    assert (skewed.partition.clients, skewed.partition.rho) == (20, 0.1)
+    assert (iid.partition.clients, type(iid.partition).__name__) == (20, "IID")
+    assert skewed.phases is None
+    assert cyclic.phases is not None
+    assert (cyclic.phases.count, cyclic.phases.shuffled) == (2, False)
+    assert shuffled.phases is not None
+    assert shuffled.phases.shuffled
+    with pytest.raises(ConfigError, match=r'"x": data\.partition\.rho = -1'):
+        variant_configs(small(compare={"variants": [{"label": "x", "partition": {"rho": -1}}]}))
+
+
+def test_several_seeds_give_one_row_per_method_with_the_deviation(out: Path) -> None:
+    variants = [{"algorithm": {"name": name}} for name in ("fedavg", "fedbcgd")]
+    result = compare(small(compare={"target": 0.99, "variants": variants, "seeds": [3, 5]}), out=out)
+    assert list(result.runs) == ["FedAvg, seed 3", "FedAvg, seed 5", "FedBCGD, seed 3", "FedBCGD, seed 5"]
+    tails = [result.runs[f"FedAvg, seed {seed}"].summary["last_tenth_accuracy"] for seed in (3, 5)]
+    assert tails[0] != tails[1]
+    first, _ = result.standings
+    assert first.seeds == (3, 5)
+    assert first.last_tenth_accuracy == pytest.approx(sum(tails) / 2)
+    assert first.last_tenth_deviation == pytest.approx(abs(tails[0] - tails[1]) / 2**0.5)
+    assert first.upload_d_to_target is None
+    shown = f"{50 * sum(tails):.1f} ± {100 * abs(tails[0] - tails[1]) / 2**0.5:.1f} %"
+    assert f"| FedAvg | {shown} |" in (out / "comparison.md").read_text()
+    assert [run.label for run in read_runs([out])] == list(result.runs)
+    with pytest.raises(ConfigError, match=r"compare\.seeds"):
+        small(compare={"seeds": [1, 1]})
 
 
 def test_the_command_prints_a_table(out: Path, tmp_path: Path) -> None:
@@ -81,6 +120,7 @@ def test_algorithms_selects_variants_by_label_or_method() -> None:
     assert list(variant_configs(config, ["fedavg"])) == ["slow", "fast"]
     other = variant_configs(config, ["fedbcgd"])
     assert other["FedBCGD"].algorithm.lr == 0.05
+    assert list(variant_configs(small(), ["FedBCGD+", "fedavg"])) == ["FedBCGD+", "FedAvg"]
 
 
 def test_sweep_refuses_an_ambiguous_variant(tmp_path: Path) -> None:
@@ -156,11 +196,11 @@ def test_the_upload_to_the_target_ends_with_the_first_round_that_reaches_it() ->
     [
         (
             {"FedAvg": records(1, 0.1, 0.9), "B": records(0.25, 0.1, 0.9)},
-            "B reaches 90 % with 4.0 times fewer uploaded floats than FedAvg",
+            "B reaches 90 % with 4.0 times less upload than FedAvg",
         ),
         (
             {"FedAvg": records(1, 0.9), "B": records(1, 0.1, 0.9)},
-            "FedAvg reaches 90 % with 2.0 times fewer uploaded floats than B",
+            "FedAvg reaches 90 % with 2.0 times less upload than B",
         ),
         ({"A": records(1, 0.9), "B": records(1, 0.1)}, "A reaches 90 % with 1.0 d uploaded; no other run does"),
         ({"A": records(1, 0.1), "B": records(1, 0.1)}, "No run reaches 90 %"),

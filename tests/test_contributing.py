@@ -188,7 +188,7 @@ def apply(edit: Edit, tree: Path) -> None:
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the project with all six changes."""
     tree = tmp_path_factory.mktemp("project")
-    for folder in ("raybcgd", "dashboards", "cluster", "tests/dashboards"):
+    for folder in ("raybcgd", "dashboards", "cluster", "docs", "tests/dashboards"):
         shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tree)
     for title in (*PLUGINS, METRIC):

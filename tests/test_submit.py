@@ -1,13 +1,15 @@
 """`raybcgd submit` without a cluster: the command that it sends, and the input that it refuses."""
 
 import shlex
+import time
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from raybcgd.cli import app
-from raybcgd.submit import _entrypoint
+from raybcgd.runtime_env import runtime_environment
+from raybcgd.submit import _entrypoint, _folder
 from tests.conftest import small
 
 UNREACHABLE = "http://127.0.0.1:9"
@@ -53,6 +55,82 @@ def test_an_invalid_address_is_refused(config: Path) -> None:
     done = submit(config, "--address", "nonsense")
     assert done.exit_code == 2
     assert "--address nonsense: no Ray cluster answers there" in done.output
+
+
+def test_an_address_needs_no_scheme_and_is_refused_within_seconds(config: Path) -> None:
+    """Ray would look for its control store there, and retry for 45 seconds."""
+    began = time.perf_counter()
+    done = submit(config, "--address", "127.0.0.1:9")
+    assert done.exit_code == 2
+    assert "--address 127.0.0.1:9: no Ray cluster answers there" in done.output
+    assert time.perf_counter() - began < 15
+
+
+@pytest.mark.parametrize(
+    ("out", "folder"),
+    [("first", "~/raybcgd-runs/first"), ("~/x/first", "~/x/first"), ("/shared/first", "/shared/first")],
+)
+def test_a_relative_folder_is_not_in_the_working_directory_of_the_job(out: str, folder: str) -> None:
+    assert _folder(out) == folder
+
+
+def test_a_bucket_is_not_a_folder(config: Path) -> None:
+    done = submit(config, "--out", "s3://bucket/first")
+    assert done.exit_code == 2
+    assert "--out s3://bucket/first is not a folder" in done.output
+
+
+def test_a_relative_folder_in_a_job_is_in_the_home_folder(config: Path, tmp_path: Path) -> None:
+    """Also if the job was submitted with `ray job submit`."""
+    env = {"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}", "HOME": str(tmp_path / "home")}
+    arguments = ["train", str(config), "--set", "engine=local", "--set", "rounds=1", "--out"]
+    for out, folder in (("first", tmp_path / "home/raybcgd-runs/first"), (str(tmp_path / "here"), tmp_path / "here")):
+        done = CliRunner().invoke(app, [*arguments, out], env=env)
+        assert done.exit_code == 0, done.output
+        assert (folder / "summary.json").exists()
+
+
+def test_other_commands_get_their_own_options() -> None:
+    line = _entrypoint("c.toml", ["seed=1"], "/x", False, "sweep", ["--grid", "algorithm.lr=0.1,0.2"])
+    assert line == "python -m raybcgd sweep c.toml --set seed=1 --out /x --grid algorithm.lr=0.1,0.2"
+
+
+def test_only_a_run_can_be_resumed(config: Path) -> None:
+    done = submit(config, "--resume", "auto", "--out", "x", "--command", "compare")
+    assert done.exit_code == 2
+    assert "--resume auto only works with --command train" in done.output
+
+
+def test_the_environment_of_a_job_is_merged(tmp_path: Path) -> None:
+    file = tmp_path / "env.yaml"
+    file.write_text("pip: [mlflow]\npy_modules: [mine]\nenv_vars: {A: 1, B: 2}\n")
+    assert runtime_environment(Path("/pkg"), file, ["B=3", "C=x=y"]) == {
+        "excludes": ["runs"],
+        "pip": ["mlflow"],
+        "py_modules": ["/pkg", "mine"],
+        "env_vars": {"A": "1", "B": "3", "C": "x=y"},
+    }
+    assert runtime_environment(Path("/pkg")) == {"excludes": ["runs"], "py_modules": ["/pkg"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot read --runtime-env"),
+        ("a: [", "is not valid YAML"),
+        ("3", "is not a table of settings"),
+        ("working_dir: .", "sets working_dir; use --working-dir instead"),
+    ],
+)
+def test_a_wrong_environment_is_refused(config: Path, tmp_path: Path, text: str | None, message: str) -> None:
+    file = tmp_path / "env.yaml"
+    if text is not None:
+        file.write_text(text)
+    done = submit(config, "--runtime-env", str(file))
+    assert done.exit_code == 2
+    assert message in done.output
+    assert done.output.count("\n") == 1
+    assert "--env x: write it as NAME=VALUE" in submit(config, "--env", "x").output
 
 
 def test_arguments_are_quoted_for_the_shell() -> None:

@@ -32,8 +32,10 @@ from torch import Tensor
 Levels = Mapping[int, Any]
 """A partial sum, one vector per level: plain arrays, or tensors on a device if they stay in this process."""
 
-_CHUNK = {"cpu": 1 << 16}
+_CHUNK = {"cpu": 1 << 18}
 """Elements per pass. On a CPU, the float64 buffer should stay in the cache; elsewhere, kernels should be few."""
+_MERGED_PARTS = 8
+"""Maximum number of merged sums that are kept apart. They may be in shared memory, where a copy would cost more."""
 _GRID_EXPONENT = {torch.float32: -40, torch.float64: -90}
 _LIMIT = 2.0**900
 
@@ -58,26 +60,30 @@ class ExactSum:
         self._exponent = _GRID_EXPONENT[dtype]
         self._constant = self._rounding_constant(0)
         self._levels: dict[int, Tensor] = {}
-        self._writable: set[int] = set()
-        """The levels that do not share memory with a merged sum."""
+        self._merged: dict[int, list[np.ndarray]] = {}
+        self._handed: dict[int, Tensor] = {}
+        """The levels of the sum of a host in this process, on its accelerator."""
 
-    def add(self, rows: Tensor, weights: Tensor | None = None, largest: float | None = None) -> None:
-        """Add the rows of a matrix, each times its weight of at most 1.
+    def add(self, rows: Tensor, weights: Tensor | None = None, largest: float | None = None) -> bool:
+        """Add the rows of a matrix, each times its weight of at most 1. Return whether all values are finite.
 
-        With `largest`, an upper bound of all magnitudes, nothing is read from the device.
+        With `largest`, the largest magnitude, nothing is read from the device.
         """
+        finite = True
         step = max(1, _CHUNK.get(self._device.type, 1 << 24) // max(1, len(rows)))
         for start in range(0, self.size, step):
-            place = slice(start, start + step)
-            self._add_chunk(rows[:, place], weights, place, largest)
+            finite &= self.add_at(start, rows[:, start : start + step], weights, largest)
+        return finite
 
-    def _add_chunk(self, rows: Tensor, weights: Tensor | None, place: slice, largest: float | None) -> None:
+    def add_at(self, start: int, rows: Tensor, weights: Tensor | None = None, largest: float | None = None) -> bool:
+        """Add rows to the coordinates from `start` on. Return whether all values are finite."""
         if largest is None:
             low, high = torch.stack(torch.aminmax(rows)).tolist()
             largest = max(-low, high)
-        rest = rows.to(torch.float64, copy=True)
+        rest, place = rows.to(torch.float64, copy=True), slice(start, start + rows.shape[1])
         if weights is not None:
             rest.mul_(weights[:, None])
+        finite = math.isfinite(largest)
         if not largest < _LIMIT:  # also if it is NaN
             broken = ~(rest.abs() < _LIMIT)
             self._level(0)[place].add_(torch.zeros_like(rest).masked_fill_(broken, math.nan).sum(0))
@@ -90,6 +96,7 @@ class ExactSum:
             rest.sub_(part)
         rest.add_(self._constant).sub_(self._constant)
         self._level(0)[place].add_(rest[0] if len(rest) == 1 else rest.sum(0))
+        return finite
 
     def _rounding_constant(self, level: int) -> float:
         """Return C, for which (r + C) - C rounds r to the grid of a level."""
@@ -105,33 +112,59 @@ class ExactSum:
     def _level(self, level: int) -> Tensor:
         if level not in self._levels:
             self._levels[level] = torch.zeros(self.size, dtype=torch.float64, device=self._device)
-        elif level not in self._writable:
-            self._levels[level] = self._levels[level].clone()
-        self._writable.add(level)
         return self._levels[level]
 
     def merge(self, levels: Levels) -> None:
-        """Add another sum of the same kind. All addends together must not exceed `addends`."""
+        """Add another sum of the same kind. All addends together must not exceed `addends`.
+
+        The arrays must not change afterwards: they are added when the sum is read, without a copy.
+        """
         for level, part in levels.items():
-            values = part if isinstance(part, Tensor) else torch.from_numpy(part).to(self._device)
-            if level not in self._levels:
-                self._levels[level] = values  # not copied: it may be in shared memory
-            elif level in self._writable:
-                self._levels[level].add_(values)
-            else:
-                self._levels[level] = self._levels[level] + values
-                self._writable.add(level)
+            if isinstance(part, Tensor):
+                assert level not in self._handed, "only the host in this process hands over tensors"
+                self._handed[level] = part
+                continue
+            merged = self._merged.setdefault(level, [])
+            merged.append(part)
+            if len(merged) > _MERGED_PARTS:
+                self._merged[level] = [merge_levels([{0: part} for part in merged])[0]]
 
     def levels(self, on_device: bool = False) -> Levels:
-        """Return the sum so far as arrays that `merge` takes, or as tensors on the device."""
-        return dict(self._levels) if on_device else {n: part.cpu().numpy() for n, part in self._levels.items()}
+        """Return the sum so far as arrays that `merge` takes, or as tensors if it is on an accelerator."""
+        if on_device and self._device.type != "cpu":
+            return dict(self._levels)
+        own = {level: part.cpu().numpy() for level, part in self._levels.items()}
+        merged = [{level: part} for level, parts in self._merged.items() for part in parts]
+        return merge_levels([own, *merged]) if merged else own
+
+    def chunks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Yield the sum in float64, in chunks that stay in a CPU's cache. The caller may overwrite them.
+
+        A sum that was handed over on an accelerator is one chunk, and stays there.
+        """
+        if self._handed:
+            total = torch.zeros_like(next(iter(self._handed.values())))
+            for level in sorted(self._handed, reverse=True):
+                total += self._handed[level]
+            yield slice(0, self.size), total
+            return
+        own = {level: part.cpu().numpy() for level, part in self._levels.items()}
+        order = sorted({*own, *self._merged}, reverse=True)
+        for start in range(0, self.size, _CHUNK["cpu"]):
+            place = slice(start, min(start + _CHUNK["cpu"], self.size))
+            total = torch.zeros(place.stop - start, dtype=torch.float64)
+            for level in order:
+                parts = [*self._merged.get(level, ()), *([own[level]] if level in own else [])]
+                # The parts of a level add exactly, in any order. Only the sum over the levels is rounded.
+                exact = np.add(parts[0][place], parts[1][place]) if len(parts) > 1 else parts[0][place]
+                for part in parts[2:]:
+                    exact += part[place]
+                total += torch.as_tensor(exact)
+            yield place, total
 
     def total(self) -> Tensor:
-        """Return the sum in float64, on the device of its levels. The caller must not change it."""
-        highest, *rest = [self._levels[level] for level in sorted(self._levels, reverse=True)] or [self._level(0)]
-        for part in rest:
-            highest = highest + part
-        return highest
+        """Return the sum in float64, on the CPU."""
+        return torch.cat([torch.empty(0, dtype=torch.float64), *(chunk.cpu() for _, chunk in self.chunks())])
 
 
 def merge_levels(sums: Iterable[Levels]) -> Levels:

@@ -1,6 +1,5 @@
 """From decoded uploads to terms, and from terms to exact sums: the same on hosts and on the coordinator."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -71,8 +70,6 @@ class _Group(NamedTuple):
 class Measured(NamedTuple):
     """Numbers about the terms of some clients, which were computed on the device and copied together."""
 
-    finite: bool
-    """Whether the sum of each client's values is finite."""
     largest: Mapping[SumKey, float]
     """The largest magnitude in each piece of a term."""
     squares: Tensor
@@ -100,15 +97,6 @@ class Reducer:
         group = self._group(block)
         return self._algorithm.terms(sent, group.down, Task(steps, self._orders.lr, group.trained, group.shared))
 
-    def check_finite(self, block: int | None, terms: Any, clients: Sequence[int]) -> None:
-        """Raise `Diverged` if a value of a client's terms is not finite."""
-        rows = [value.reshape(len(clients), -1) for value in terms]
-        # A non-finite value makes the sum non-finite, but so does an overflow. Only then check every value.
-        for k in torch.nonzero(~torch.isfinite(sum(values.sum(1) for values in rows)))[:, 0].tolist():
-            if not all(bool(torch.isfinite(values[k]).all()) for values in rows):
-                where = "" if block is None else f" for block {block}"
-                raise Diverged(f"client {clients[k]} uploaded non-finite values{where}; lower algorithm.lr")
-
     def measure(self, block: int | None, terms: Any, count: int) -> Tensor | None:
         """Return all numbers that `add` needs from the device as one vector. None on a CPU, where reading is free."""
         if self._device.type == "cpu":
@@ -121,8 +109,7 @@ class Reducer:
         ]
         moved = rows[[field.name for field in self._fields].index(self._displacement)]
         squares = [moved[:, part].square().sum(1) for _, part in group.measured]
-        numbers = [sum(values.sum(1) for values in rows), torch.stack(largest), *squares]
-        return torch.cat([part.double() for part in numbers])
+        return torch.cat([part.double() for part in (torch.stack(largest), *squares)])
 
     def measured(self, block: int | None, numbers: Sequence[float] | None, count: int) -> "Measured | None":
         """Return what `measure` returned, after it was copied from the device."""
@@ -130,12 +117,8 @@ class Reducer:
             return None
         group = self._group(block)
         keys = [span.key(field.name) for field in self._fields for span in group.spans[field.name]]
-        squares = torch.tensor(numbers[count + len(keys) :], dtype=torch.float64).reshape(-1, count).T
-        return Measured(
-            finite=all(map(math.isfinite, numbers[:count])),
-            largest=dict(zip(keys, numbers[count : count + len(keys)], strict=True)),
-            squares=squares,
-        )
+        squares = torch.tensor(numbers[len(keys) :], dtype=torch.float64).reshape(-1, count).T
+        return Measured(dict(zip(keys, numbers[: len(keys)], strict=True)), squares)
 
     def add(
         self,
@@ -145,20 +128,32 @@ class Reducer:
         weights: Sequence[float],
         measured: "Measured | None" = None,
     ) -> None:
-        """Add the terms of some clients with the same block, one row each. All values must be finite."""
+        """Add the terms of some clients with the same block, one row each.
+
+        Raise `Diverged` if a value is not finite. The sums are then useless, because nothing can be taken back.
+        """
         self.broken = True
         group, count = self._group(block), len(clients)
         rows = {field.name: value.reshape(count, -1) for field, value in zip(self._fields, terms, strict=True)}
         column = torch.tensor(weights, dtype=torch.float64, device=self._device) if self._weighted else None
+        finite = True
         for field in self._fields:
             for span in group.spans[field.name]:
                 key = span.key(field.name)
                 largest = None if measured is None else measured.largest[key]
-                self._sum(key, _length(span.part)).add(
-                    rows[field.name][:, span.part], None if field.summed else column, largest
-                )
-        moved = rows[self._displacement]
-        squares = torch.zeros(count, len(self._wire.layout.blocks) + 1, dtype=torch.float64)
+                values, total = rows[field.name][:, span.part], self._sum(key, _length(span.part))
+                finite &= total.add(values, None if field.summed else column, largest)
+        if not finite:
+            bad = next(k for k in range(count) if not all(bool(values[k].isfinite().all()) for values in rows.values()))
+            where = "" if block is None else f" for block {block}"
+            raise Diverged(f"client {clients[bad]} uploaded non-finite values{where}; lower algorithm.lr")
+        self._measure(group, rows[self._displacement], measured)
+        self._clients.extend(clients)
+        self.broken = False
+
+    def _measure(self, group: _Group, moved: Tensor, measured: "Measured | None") -> None:
+        """Add displacements, one row per client, to the measurements of the round."""
+        squares = torch.zeros(len(moved), len(self._wire.layout.blocks) + 1, dtype=torch.float64)
         for position, (number, part) in enumerate(group.measured):
             found = _squared_norms(moved[:, part]) if measured is None else measured.squares[:, position]
             squares[:, number] = found
@@ -169,8 +164,6 @@ class Reducer:
                 self._sum(span.key(MOVED), values.shape[1]).add(values)
             if self._orders.measure_drift:
                 self._sum(span.key(DRIFT), values.shape[1]).add(values * values)
-        self._clients.extend(clients)
-        self.broken = False
 
     def take_clients(self) -> tuple[int, ...]:
         """Return the clients whose uploads are in the sums, which the caller takes next, and forget them."""
@@ -197,10 +190,9 @@ class Reducer:
         """The clients whose uploads are in the sums."""
         return self._clients
 
-    def take_total(self, key: SumKey) -> Tensor | None:
-        """Remove a sum and return it in float64. None if no client contributed."""
-        found = self._sums.pop(key, None)
-        return None if found is None else found.total()
+    def take_sum(self, key: SumKey) -> ExactSum | None:
+        """Remove a sum and return it. None if no client contributed."""
+        return self._sums.pop(key, None)
 
     def _sum(self, key: SumKey, size: int) -> ExactSum:
         if key not in self._sums:

@@ -38,6 +38,8 @@ A round, with d model coordinates divided into blocks, and D data phases:
 5. The server averages each coordinate of the terms over the clients that sent it, or sums it if the field is
    `Summed`. `server_rule(server, total, rnd)` returns the next server state. Coordinates that no client uploaded
    keep their values, and buffers such as batch-norm statistics become x + the mean displacement.
+6. If `candidates(server, rnd)` returns models, the participants report their mean losses, and
+   `choose(server, losses, rnd)` returns the server state. Both exchanges count as traffic.
 
 Fields are declared by annotation. Slicing, encoding, counting, aggregation and storage follow from the declaration:
 
@@ -61,8 +63,9 @@ Rules are pure functions. They may run on a stack of clients, with one more lead
 end: `v[..., s]`, and `mine.past[..., work.data_phase, :]` for a `PerPhase` field.
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
@@ -184,6 +187,10 @@ class Round:
     """T, the number of local steps, averaged over the cohort."""
     data_phase: int = 0
     """The current data phase. 0 if the data is not block-cyclic."""
+    blocks: int = 1
+    """N, the number of blocks."""
+    shared: slice = field(default_factory=lambda: slice(0, 0))
+    """The shared block."""
 
 
 class Nothing(NamedTuple):
@@ -254,13 +261,29 @@ class Algorithm(AlgorithmConfig):
         """Return the server's next state, from the aggregated terms."""
         raise NotImplementedError
 
+    def candidates(self, server: Any, rnd: Round) -> tuple[Tensor, ...]:
+        """Return models whose loss the participants report at the end of the round. Default: none."""
+        return ()
+
+    def choose(self, server: Any, losses: tuple[float, ...], rnd: Round) -> Any:
+        """Return the server's state after the round, given the participants' mean loss of each candidate."""
+        return server
+
     def models(self, server: Any) -> tuple[Tensor, ...]:
         """Return the models to evaluate: one, or one per data phase."""
         return (server.x,)
 
     def lr_at(self, round_index: int) -> float:
-        """Return eta of a round."""
-        return self.lr * self.lr_decay**round_index
+        """Return eta of a round. Default: as `lr_schedule` says."""
+        if self.lr_schedule == "exponential":
+            return self.lr * self.lr_decay**round_index
+        if self.lr_schedule == "multistep":
+            return self.lr * self.lr_decay ** sum(round_index >= milestone for milestone in self.lr_milestones)
+        if self.lr_schedule == "cosine":
+            assert self.lr_rounds is not None
+            progress = min(round_index, self.lr_rounds - 1) / self.lr_rounds  # below 1, so that eta stays positive
+            return self.lr * (1 + math.cos(math.pi * progress)) / 2
+        return self.lr
 
     @property
     def upload_type(self) -> type[Any]:

@@ -170,7 +170,10 @@ _MARKS = {
 }
 _REQUIRED = {"Server": "x: Whole", "Down": "x: Whole", "Upload": "delta: Annotated[Whole, Displacement]"}
 _MODEL = {"Server": "for the global model", "Down": "for the start of local training"}
-_RULES = ("client_rule", "terms", "settle", "server_rule", "broadcast", "server_init", "client_init", "models", "lr_at")
+_RULES = (
+    *("client_rule", "terms", "settle", "server_rule", "candidates", "choose"),
+    *("broadcast", "server_init", "client_init", "models", "lr_at"),
+)
 
 
 def check(algorithm: type[Any], base: type[Any]) -> None:

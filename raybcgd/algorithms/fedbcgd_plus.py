@@ -26,6 +26,9 @@ class FedBCGDPlus(FedBCGD):
     """The coordinates of c_i that a client replaces: the uploaded ones, or all as in the paper."""
     control_upload: Literal["derived", "sent"] = "derived"
     """How the server gets dc: derived from the model upload, or sent by the client as in the paper."""
+    shared_control: Literal["1/M", "1/(MN)"] = "1/M"
+    """Factor of the sum of dc on the shared block: 1/M, which keeps c the mean of the c_i, or 1/(MN) as in the paper.
+    M is the number of clients, N the number of blocks."""
 
     class Server(NamedTuple):
         x: Whole
@@ -76,4 +79,7 @@ class FedBCGDPlus(FedBCGD):
 
     def server_rule(self, server: Any, total: Any, rnd: Round) -> Any:
         v = self.momentum * server.v + total.delta
-        return self.Server(x=server.x + v, v=v, c=server.c + total.dc / rnd.clients)
+        dc = total.dc / rnd.clients
+        if self.shared_control == "1/(MN)":
+            dc[rnd.shared] /= rnd.blocks
+        return self.Server(x=server.x + v, v=v, c=server.c + dc)

@@ -1,5 +1,6 @@
 """Analyse a run from its last checkpoint."""
 
+from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -56,8 +57,8 @@ class Analyst:
 
     def report(self, settings: AnalysisConfig) -> dict[str, Any]:
         """Return the results that the settings ask for, as plain values."""
-        sets = self.conformal(settings.conformal_level, settings.calibration_share)
-        result: dict[str, Any] = {"rounds": self.state.rounds, "conformal": sets._asdict()}
+        sets = self.conformal(settings.conformal_levels, settings.calibration_share)
+        result: dict[str, Any] = {"rounds": self.state.rounds, "conformal": [one._asdict() for one in sets]}
         if settings.cka_clients > 1:
             matrices = self.cka(settings.cka_clients, settings.cka_samples)
             result["cka"] = {layer: mean_similarity(matrix) for layer, matrix in matrices.items() if len(matrix) > 1}
@@ -81,15 +82,19 @@ class Analyst:
     def _plan(self) -> RoundPlan:
         return plan_round(self._problem, self._data, self.state.history, self.state.rounds)
 
-    def conformal(self, level: float, calibration_share: float) -> Conformal:
-        """Evaluate prediction sets of the global model, or of each data phase's model on the phase's test data."""
+    def conformal(self, levels: Sequence[float], calibration_share: float) -> list[Conformal]:
+        """Evaluate prediction sets of the global model, or of each data phase's model on the phase's test data.
+
+        All levels share the probabilities and the calibration samples.
+        """
         models, test_rows = cycle(self._problem.algorithm.models(self.state.server)), self._data.test_rows
         parts = [self._probabilities(model, rows) for model, rows in zip(models, test_rows, strict=False)]
         rows = np.concatenate(test_rows)
         count = min(max(1, round(calibration_share * len(rows))), len(rows) - 1)
         chosen = stream(self._problem.config.seed, "calibration").permutation(len(rows))[:count]
         calibration = np.isin(np.arange(len(rows)), chosen)
-        return conformal(np.concatenate(parts), self._data.dataset.test.targets[rows], calibration, level)
+        probabilities, targets = np.concatenate(parts), self._data.dataset.test.targets[rows]
+        return [conformal(probabilities, targets, calibration, level) for level in levels]
 
     @torch.no_grad()
     def _probabilities(self, model: Tensor, rows: np.ndarray) -> np.ndarray:

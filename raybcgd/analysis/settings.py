@@ -14,7 +14,7 @@ class AnalysisConfig(Section):
     """Number of client models to compare with CKA. 0 or 1: no CKA."""
     cka_samples: Annotated[int, Field(ge=2)] = 256
     """Test samples for CKA."""
-    conformal_level: Annotated[float, Field(gt=0, lt=1)] = 0.9
-    """kappa, the target coverage of the prediction sets."""
+    conformal_levels: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = (0.9,)
+    """Target coverages of the prediction sets. Every level is evaluated."""
     calibration_share: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """Fraction of the test data held out to calibrate the prediction sets."""

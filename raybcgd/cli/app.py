@@ -8,25 +8,29 @@ from typing import Annotated
 import typer
 
 from raybcgd.cli.blocks import blocks
+from raybcgd.cli.cluster import cluster
 from raybcgd.cli.data import data
 from raybcgd.cli.list_settings import settings
 from raybcgd.cli.methods import methods
+from raybcgd.cli.paper import paper
 from raybcgd.cli.report import report
 from raybcgd.cli.runs import compare, resume, sweep, train
 from raybcgd.cli.shared import out
-from raybcgd.cli.submit import submit
-from raybcgd.record.summary import own_version
+from raybcgd.cli.submit import jobs, submit
+from raybcgd.cli.watch import watch
+from raybcgd.version import VERSION
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for command in (train, resume, compare, sweep, report, submit, blocks, methods, settings):
+for command in (train, resume, compare, sweep, paper, report, watch, submit, jobs, blocks, methods, settings):
     app.command()(command)
 app.command("plan", hidden=True)(blocks)  # the former name of `blocks`
 app.add_typer(data, name="data")
+app.add_typer(cluster, name="cluster")
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        out.print(f"raybcgd {own_version()}", highlight=False)
+        out.print(f"raybcgd {VERSION}", highlight=False)
         raise typer.Exit
 
 

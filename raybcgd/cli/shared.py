@@ -11,6 +11,7 @@ from rich.console import Console
 from raybcgd.errors import ConfigError, RunError
 from raybcgd.record.logs import log_as_json
 from raybcgd.report.progress import Display
+from raybcgd.storage import JOB_RUNS, in_job
 
 P = ParamSpec("P")
 
@@ -22,7 +23,17 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, such as algorithm.lr=0.05. Repeatable."),
 ]
-Out = Annotated[Path | None, typer.Option("--out", help="Folder for the results. Default: a new folder under runs/.")]
+
+
+def _outside_the_job(out_folder: Path | None) -> Path | None:
+    """Resolve a relative path: in a Ray job, it would be in the job's working directory, which Ray deletes."""
+    return Path.home() / JOB_RUNS / out_folder if out_folder is not None and in_job() else out_folder
+
+
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", help="Folder for the results. Default: a new folder under runs/.", callback=_outside_the_job),
+]
 Resume = Annotated[
     Literal["never", "auto"],
     typer.Option(help="auto: resume the run in --out or at checkpoint.address, if there is one."),

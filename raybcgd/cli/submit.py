@@ -1,30 +1,53 @@
-"""`raybcgd submit`."""
+"""`raybcgd submit` and `raybcgd jobs`."""
 
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+from rich.table import Table
 
-from raybcgd.cli.shared import ConfigFile, Interrupted, Resume, Set, exits_cleanly, print_line
+from raybcgd.cli.shared import ConfigFile, Interrupted, Resume, Set, exits_cleanly, out, print_line
+from raybcgd.report.job_log import log_bar
+
+Address = Annotated[
+    str | None,
+    typer.Option(help="Address of the cluster's dashboard, such as http://127.0.0.1:8265. Default: RAY_ADDRESS."),
+]
 
 
 @exits_cleanly
 def submit(
     config: ConfigFile,
-    address: Annotated[
-        str | None,
-        typer.Option(help="Address of the cluster's dashboard, such as http://127.0.0.1:8265. Default: RAY_ADDRESS."),
-    ] = None,
+    address: Address = None,
     settings: Set = None,
     out_folder: Annotated[
         str | None,
-        typer.Option("--out", help="Folder for the results on the cluster. Default: a new folder in ~/raybcgd-runs."),
+        typer.Option(
+            "--out",
+            help="Folder for the results on the cluster, relative to ~/raybcgd-runs. Default: a new one.",
+        ),
     ] = None,
     resume: Resume = "never",
     working_dir: Annotated[
         Path | None,
         typer.Option(help="Folder to send with the job, for example with custom modules. Must contain the config."),
     ] = None,
+    command: Annotated[
+        Literal["train", "compare", "sweep"],
+        typer.Option(help="What to run. Pass its options after --, such as -- --grid algorithm.lr=0.03,0.1."),
+    ] = "train",
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[-- OPTIONS]")] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Set an environment variable. Repeatable.")
+    ] = None,
+    runtime_env: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="YAML file for Ray's runtime environment, such as pip: [mlflow]."),
+    ] = None,
+    progress: Annotated[
+        bool, typer.Option("--follow", help="Show a progress bar instead of a line per round.")
+    ] = False,
     wait: Annotated[bool, typer.Option(help="Follow the job's log and exit with the job's exit code.")] = True,
 ) -> None:
     """Run an experiment as a job on a Ray cluster."""
@@ -38,6 +61,10 @@ def submit(
         out=out_folder,
         resume=resume == "auto",
         working_dir=working_dir,
+        command=command,
+        arguments=arguments or (),
+        runtime_env=runtime_env,
+        env=env or (),
     )
     logs = f"ray job logs {job.id} --address {job.address} --follow"
     print_line(f"job: {job.id}\nfiles: {job.folder} on the node that runs the job's driver (default: the head node)")
@@ -45,9 +72,27 @@ def submit(
         print_line(f"log: {logs}")
         return
     try:
-        code = follow(job, lambda text: print_line(text, end=""))
+        with log_bar(out) if progress else nullcontext() as bar:
+            code = follow(job, bar.write if bar else lambda text: print_line(text, end=""))
     except KeyboardInterrupt:
         stop = f"ray job stop {job.id} --address {job.address}"
         raise Interrupted(f"the job keeps running; follow it with `{logs}`, or stop it with `{stop}`") from None
     if code:
         raise typer.Exit(code)
+
+
+@exits_cleanly
+def jobs(address: Address = None) -> None:
+    """List the jobs on a Ray cluster with their progress."""
+    from raybcgd.submit import list_jobs  # importing Ray takes a second
+
+    table = Table()
+    for heading in ("job", "status", "round", "accuracy", "s/round", "minutes", "files"):
+        table.add_column(heading, overflow="fold")
+    for job in list_jobs(address):
+        last = job.last
+        progress = ("", "", "") if last is None else (f"{last.round}/{last.rounds}", "", f"{last.seconds:.2f}")
+        if last is not None and last.accuracy is not None:
+            progress = (progress[0], f"{last.accuracy:.1f}%", progress[2])
+        table.add_row(job.id, job.status, *progress, f"{job.seconds / 60:.1f}", job.folder)
+    out.print(table)

@@ -49,6 +49,9 @@ class Gradients(Protocol):
     def batch(self, y: Tensor, batch: int) -> tuple[Tensor, Tensor]:
         """Return the gradient and the loss at y on a batch of the first epoch. The caller may overwrite both."""
 
+    def loss(self, y: Tensor, batch: int) -> Tensor:
+        """Return the loss at y on a batch of the first epoch, without computing a gradient."""
+
     def fraction(self, batch: int) -> float | Tensor:
         """Return the fraction of the client's samples in a batch of the first epoch."""
 
@@ -89,17 +92,29 @@ class OneClient:
         vector.copy_(saved)
         return gradient, loss
 
+    @torch.no_grad()
+    def loss(self, y: Tensor, batch: int) -> Tensor:
+        vector = self._flat.vector
+        saved = vector.clone()
+        vector.copy_(y)
+        loss = self._forward(batch)
+        vector.copy_(saved)
+        return loss
+
     def _backward(self, batch: int) -> tuple[Tensor, Tensor]:
+        self._flat.gradient.zero_()
+        loss = self._forward(batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return self._flat.gradient, loss.detach()
+
+    def _forward(self, batch: int) -> Tensor:
         epoch = batch // self.batches  # always 0 with fixed batches
         if epoch != self._epoch and self._shard.augmented is not None:
             self._epoch, self._samples = epoch, self._shard.augmented(epoch)
         inputs, targets = self._samples.take(self._members[batch])
-        self._flat.gradient.zero_()
         with autocast(inputs.device, self._bf16):
             outputs = self._flat.module(inputs)
-        loss = self._loss(_widened(outputs, self._bf16), targets)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return self._flat.gradient, loss.detach()
+        return self._loss(_widened(outputs, self._bf16), targets)
 
     def fraction(self, batch: int) -> float:
         return len(self._members[batch]) / self._shard.schedule.samples
@@ -124,7 +139,7 @@ class StackGradient:
                 outputs = functional_call(flat.module, flat.named(vector), (inputs,))
             return (loss(_widened(outputs, bf16), targets, reduction="none") * weights).sum() / weights.sum()
 
-        self._vmapped = vmap(grad_and_value(one))
+        self._vmapped, self._losses = vmap(grad_and_value(one)), vmap(one)
         self._calls: Counter[tuple[int, ...]] = Counter()
         self._recorded: dict[tuple[int, ...], Callable[..., Any]] = {}
 
@@ -137,6 +152,11 @@ class StackGradient:
                 self._recorded[shape] = self._record(y, inputs, targets, weights)
         compute: Callable[..., tuple[Tensor, Tensor]] = self._recorded.get(shape, self._vmapped)
         return compute(y, inputs, targets, weights)
+
+    def losses(self, y: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Return one loss per client, without computing gradients."""
+        losses: Tensor = self._losses(y, inputs, targets, weights)
+        return losses
 
     def _record(self, *arguments: Tensor) -> Callable[..., Any]:
         try:
@@ -181,6 +201,12 @@ class ClientStack:
     def batch(self, y: Tensor, batch: int) -> tuple[Tensor, Tensor]:
         self._switch_epochs(np.zeros_like(self._shown))
         return self._at(y, self._batch_rows[batch], self._batch_weights[batch])
+
+    @torch.no_grad()
+    def loss(self, y: Tensor, batch: int) -> Tensor:
+        self._switch_epochs(np.zeros_like(self._shown))
+        inputs, targets = self._samples.take(self._batch_rows[batch])
+        return self._gradient.losses(y.expand(self._count, -1), inputs, targets, self._batch_weights[batch])
 
     def _switch_epochs(self, epochs: np.ndarray) -> None:
         """Switch each client's inputs to its current epoch. Clients may be in different epochs."""

@@ -22,6 +22,7 @@ from raybcgd.client.shards import Shards
 from raybcgd.client.state_cache import StateCache
 from raybcgd.client.training import LocalWork
 from raybcgd.client.uploads import Sent, Trained, Uploads
+from raybcgd.data.dataset import Split
 from raybcgd.data.normalise import normalise
 from raybcgd.errors import named_line
 from raybcgd.messages import (
@@ -182,7 +183,7 @@ class ClientHost:
 
         If memory runs out, first free the states on the device, then halve the stack.
         """
-        started, added = time.perf_counter(), len(rnd.reducer.clients)
+        started = time.perf_counter()
         try:
             return self._train_stack(tasks, rnd)
         except Exception as error:
@@ -193,15 +194,14 @@ class ClientHost:
             diverged, full = isinstance(error, Diverged), is_out_of_memory(error)
             text = str(error) if diverged else text
         # Here, the error and its traceback no longer hold the tensors of the failed stack.
-        assert len(rnd.reducer.clients) == added
         if full and self._free_device():
             return self._train_isolated(tasks, rnd)
-        if len(tasks) > 1:
+        if len(tasks) > 1 and not diverged:
             size = -(-len(tasks) // 2) if full else 1
             parts = [tasks[start : start + size] for start in range(0, len(tasks), size)]
             return [outcome for part in parts for outcome in self._train_isolated(part, rnd)]
         seconds = time.perf_counter() - started
-        return [Outcome(tasks[0].client, None, FRESH, seconds, float("nan"), text, diverged)]
+        return [Outcome(task.client, None, FRESH, seconds, float("nan"), text, diverged) for task in tasks]
 
     def _free_device(self) -> bool:
         """Free cached memory on the device. Return whether that included client states."""
@@ -229,21 +229,15 @@ class ClientHost:
         return [found[k] for k in range(len(tasks))]
 
     def _add(self, sent: list[Sent], trained: Trained, rnd: _Round) -> list[float]:
-        """Add uploads to the partial sum: all of them, or none if one is not finite. Return the training losses."""
+        """Add uploads to the partial sum. Return the training losses, copied from the device with all other numbers."""
         tasks, reducer = trained.tasks, rnd.reducer
-        if not rnd.orders.reduce:
-            return trained.losses.tolist()
-        measures = [reducer.measure(group.block, group.terms, len(group.positions)) for group in sent]
+        groups = sent if rnd.orders.reduce else []
+        measures = [reducer.measure(group.block, group.terms, len(group.positions)) for group in groups]
         losses, *numbers = _read([trained.losses, *measures])
-        groups = []
-        for group, found in zip(sent, numbers, strict=True):
+        for group, found in zip(groups, numbers, strict=True):
             members = [tasks[k] for k in group.positions]
-            measured = reducer.measured(group.block, found, len(members))
-            if measured is None or not measured.finite:
-                reducer.check_finite(group.block, group.terms, [task.client for task in members])
-            groups.append((group, members, measured))
-        for group, members, measured in groups:
             clients, weights = [task.client for task in members], [task.weight for task in members]
+            measured = reducer.measured(group.block, found, len(members))
             reducer.add(group.block, group.terms, clients, weights, measured)
         assert losses is not None
         return losses
@@ -306,7 +300,7 @@ class ClientHost:
 
     @torch.no_grad()
     def evaluate(self, pieces: Sequence[Piece], models: Sequence[np.ndarray]) -> list[Score]:
-        """Evaluate models on pieces of the test data. Each model is moved to the device once."""
+        """Evaluate models on pieces of the test data, or of clients' data. Each model is moved to the device once."""
         dataset, loaded = self._data.dataset, None
         self._flat.module.eval()
         scores = []
@@ -314,12 +308,20 @@ class ClientHost:
             if loaded is not (x := models[piece.model]):
                 loaded = x
                 self._flat.vector.copy_(torch.from_numpy(x))
-            rows = self._data.test_rows[piece.model][piece.start : piece.stop]
-            raw = torch.from_numpy(dataset.test.inputs[rows]).to(self._device)
-            targets = torch.from_numpy(dataset.test.targets[rows]).to(self._device)
+            split, rows = self._rows_of(piece)
+            raw = torch.from_numpy(split.inputs[rows]).to(self._device)
+            targets = torch.from_numpy(split.targets[rows]).to(self._device)
             outputs = self._flat.module(normalise(raw, dataset, self._problem.dtype))
             losses = self._problem.loss(outputs, targets, reduction="none").double()
             single = outputs.dim() == 1 or outputs.shape[-1] == 1
             guess = (outputs.reshape(-1) > 0).long() if single else outputs.argmax(-1)
             scores.append(Score(int((guess == targets).sum()), float(losses.sum()), len(rows)))
         return scores
+
+    def _rows_of(self, piece: Piece) -> tuple[Split, np.ndarray]:
+        """Return the split and the rows of a piece."""
+        data = self._data
+        if piece.client is None:
+            return data.dataset.test, data.test_rows[piece.model][piece.start : piece.stop]
+        rows = data.partitions[piece.data_phase].client(piece.client)
+        return data.dataset.train, rows[piece.start : piece.stop]

@@ -84,7 +84,7 @@ class LocalWork:
     def loss(self, x: Tensor) -> Tensor:
         """Return the client's mean loss at x."""
         parts = [
-            self._gradients.batch(x, batch)[1][..., None] * self._gradients.fraction(batch)
+            self._gradients.loss(x, batch)[..., None] * self._gradients.fraction(batch)
             for batch in range(self._gradients.batches)
         ]
         return torch.stack(parts).sum(0)

@@ -18,11 +18,12 @@ from raybcgd.engine.engines import engine_named
 from raybcgd.errors import ConfigError
 from raybcgd.experiment import RunResult, run
 from raybcgd.problem import prepare
-from raybcgd.record.comparison import write_comparison
-from raybcgd.record.summary import Standing, standing
+from raybcgd.record.comparison import run_labels, write_comparison
+from raybcgd.record.summary import Standing, over_seeds, standing
 from raybcgd.report.plots import accuracy_against_upload
 from raybcgd.report.progress import Display
 from raybcgd.report.tables import comparison_markdown, conditions
+from raybcgd.server.budget import expected_rounds
 from raybcgd.storage import make_folder, new_folder, slug, write_atomic
 
 
@@ -31,11 +32,12 @@ class Comparison:
     """The result of a comparison."""
 
     runs: dict[str, RunResult]
-    """By label."""
+    """By label. With several seeds, a label ends in the seed."""
     standings: tuple[Standing, ...]
     target: float
     folder: Path
-    """Contains a folder per run, `comparison.json`, `comparison.md` and `comparison.png`."""
+    """Contains a folder per run, `comparison.json`, `comparison.md` and `comparison.png`. The plot shows the first
+    seed."""
 
 
 def compare(
@@ -51,25 +53,28 @@ def compare(
     display = display or Display()
     configs = variant_configs(config, algorithms)
     dataset = dataset or load(config.data)
+    rounds = {}
     for label, variant in configs.items():
-        with _naming_variant(label):
-            prepare(variant, module, dataset)  # report an error in any variant before the first one runs
+        with _naming_variant(label):  # report an error in any variant before the first one runs
+            rounds[label] = expected_rounds(prepare(variant, module, dataset)[0])
     folder = make_folder(Path(out) if out is not None else new_folder("compare"))
+    seeds = (config.compare or CompareConfig()).seeds or (config.seed,)
     runs: dict[str, RunResult] = {}
     with ExitStack() as stack:
         with display.stage("Starting Ray") if config.engine == "ray" else nullcontext():
             stack.enter_context(engine_named(config.engine).running(config.hosts.address, lambda _: None))
         for label, variant in configs.items():
-            with display.run(label, variant.rounds) as watcher:
-                runs[label] = run(
-                    variant,
-                    module=module,
-                    dataset=dataset,
-                    out=folder / slug(label),
-                    observe=watcher.observe,
-                    announce=watcher.announce,
-                )
-    return _report(runs, configs, dataset, folder)
+            for name, seed in zip(run_labels(label, seeds), seeds, strict=True):
+                with display.run(name, rounds[label]) as watcher:
+                    runs[name] = run(
+                        variant.model_copy(update={"seed": seed}),
+                        module=module,
+                        dataset=dataset,
+                        out=folder / slug(name),
+                        observe=watcher.observe,
+                        announce=watcher.announce,
+                    )
+    return _report(runs, configs, seeds, dataset, folder)
 
 
 def variant_configs(config: Config, algorithms: Iterable[str] | None = None) -> dict[str, Config]:
@@ -97,8 +102,13 @@ def variant_configs(config: Config, algorithms: Iterable[str] | None = None) -> 
 
 
 def _selected(name: str, variants: tuple[Variant, ...]) -> tuple[Variant, ...]:
-    found = tuple(v for v in variants if name in (v.label, v.algorithm.get("name")))
+    found = tuple(v for v in variants if name in (v.label or _default_label(v), v.algorithm.get("name")))
     return found or (Variant(algorithm={"name": name}),)
+
+
+def _default_label(variant: Variant) -> str | None:
+    method = variant.algorithm.get("name")
+    return None if method is None else title(ALGORITHMS.resolve(method))
 
 
 @contextmanager
@@ -110,19 +120,22 @@ def _naming_variant(label: str) -> Iterator[None]:
         raise ConfigError(f'compare.variants, "{label}": {error}') from None
 
 
-def _report(runs: dict[str, RunResult], configs: dict[str, Config], dataset: Dataset, folder: Path) -> Comparison:
-    first_label, first = next(iter(runs.items()))
-    target = configs[first_label].metrics.target
-    standings = tuple(
-        standing(label, _settings(configs[label]), result.records, result.summary, target)
-        for label, result in runs.items()
-    )
+def _report(
+    runs: dict[str, RunResult], configs: dict[str, Config], seeds: tuple[int, ...], dataset: Dataset, folder: Path
+) -> Comparison:
+    first = next(iter(configs.values()))
+    target, records, standings = first.metrics.target, {}, []
+    for label, config in configs.items():
+        results = [runs[name] for name in run_labels(label, seeds)]
+        records[label] = results[0].records
+        rows = [standing(label, _settings(config), result.records, result.summary, target) for result in results]
+        standings.append(over_seeds(dict(zip(seeds, rows, strict=True))))
     write_comparison(folder, standings, target)
     write_atomic(folder / "comparison.md", comparison_markdown(standings, target))
-    records = {label: result.records for label, result in runs.items()}
-    subject = conditions(configs[first_label], first.records[0], dataset.name)
+    shown = first.model_copy(update={"seed": seeds[0]})
+    subject = conditions(shown, next(iter(records.values()))[0], dataset.name)
     accuracy_against_upload(records, target, subject, folder / "comparison.png")
-    return Comparison(runs, standings, target, folder)
+    return Comparison(runs, tuple(standings), target, folder)
 
 
 def _settings(config: Config) -> str:

@@ -2,13 +2,13 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from raybcgd.section import Section
 
 
 class Variant(Section):
-    """`[[compare.variants]]`: the settings that one run changes. All runs share data, model and seed."""
+    """`[[compare.variants]]`: the settings that one run changes. All runs share data set, model and seed."""
 
     label: str | None = None
     """Name in tables and plots. Default: the method's name."""
@@ -24,6 +24,10 @@ class Variant(Section):
     """Changes to `[local]`."""
     wire: dict[str, Any] = Field(default_factory=dict)
     """Changes to `[wire]`."""
+    partition: dict[str, Any] = Field(default_factory=dict)
+    """Changes to `[data.partition]`."""
+    phases: dict[str, Any] = Field(default_factory=dict)
+    """Changes to `[data.phases]`."""
 
 
 class CompareConfig(Section):
@@ -35,3 +39,12 @@ class CompareConfig(Section):
         Variant(algorithm={"name": name}) for name in ("fedavg", "fedavgm", "fedbcgd", "fedbcgd+")
     )
     """The runs. Default: FedAvg, FedAvgM, FedBCGD and FedBCGD+."""
+    seeds: tuple[int, ...] | None = None
+    """Run every variant with each of these seeds, and report means over them. Default: `seed` of the config."""
+
+    @field_validator("seeds")
+    @classmethod
+    def _different(cls, seeds: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if seeds is not None and len(set(seeds)) < max(1, len(seeds)):
+            raise ValueError("must be different seeds, at least one")
+        return seeds

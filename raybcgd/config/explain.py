@@ -26,7 +26,7 @@ def explain(error: ValidationError, root: type[Section] = Config, prefix: str = 
     same = [e for e in errors if _setting(e["loc"], root)[0] == path]
     more = f" (other errors: {len(errors) - len(same)})" if len(same) < len(errors) else ""
     if first["type"] == "extra_forbidden":
-        return f"{setting} is not {what}; {_nearest(path[-1], section, prefix)}{more}"
+        return f"{setting} is not {what}; {_nearest(path[-1], section, prefix, root)}{more}"
     if first["type"] == "missing":
         return f"{setting} is not set and has no default; set it{more}"
     # A setting with a union type fails once per member of the union.
@@ -71,13 +71,14 @@ def short(value: Any, limit: int = 60) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def _nearest(name: str, section: type[Section], table: str) -> str:
+def _nearest(name: str, section: type[Section], table: str, root: type[Section]) -> str:
     """Suggest a similar name in this table, the same name in another table, or the names in this table."""
     choice = CHOICES.get(table.rpartition(".")[2])
     if choice and (others := [other for other in choice if name in choice.resolve(other).model_fields]):
         return f"it is a setting of {', '.join(others)}: remove it, or change {table}.{choice.key}"
     known = [*section.model_fields, *([choice.key] if choice else [])]
-    elsewhere = [".".join(path) for path in _paths(Config) if path[-1] == name and ".".join(path[:-1]) != table]
+    whole = Config if table else root  # a table of a choice, such as a method's, belongs to a config
+    elsewhere = [".".join(path) for path in _paths(whole) if path[-1] == name and ".".join(path[:-1]) != table]
     if elsewhere and not difflib.get_close_matches(name, known):
         return f"did you mean {' or '.join(elsewhere)}?"
     return did_you_mean(name, known) or f"use one of {', '.join(known)}"

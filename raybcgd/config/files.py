@@ -118,6 +118,8 @@ def tables_of(section: Section) -> dict[str, Any]:
 def vary(base: Config, variant: Variant) -> Config:
     """Return the config of one run of a comparison."""
     changes = {key: value for key, value in tables_of(variant).items() if key != "label" and value is not None}
+    data = {key: changes.pop(key) for key in ("partition", "phases") if key in changes}
+    changes |= {"data": data} if data else {}
     tables = _merged(tables_of(base), changes)
     tables.pop("compare", None)
     return make_config(tables)

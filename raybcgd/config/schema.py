@@ -16,8 +16,9 @@ from raybcgd.model.settings import BlocksConfig, ModelConfig
 from raybcgd.plan.settings import CohortConfig
 from raybcgd.record.settings import CheckpointConfig, MetricsConfig
 from raybcgd.registry import Registry
+from raybcgd.report.settings import TrackConfig
 from raybcgd.section import Section
-from raybcgd.server.settings import EvaluationConfig
+from raybcgd.server.settings import BudgetConfig, EvaluationConfig
 from raybcgd.storage import FORMAT_VERSION
 from raybcgd.wire.settings import CODECS, DEFAULT_CODEC, CodecConfig
 
@@ -33,7 +34,7 @@ class Config(Section):
     seed: int = 0
     """Seed of all random draws. A draw depends only on the seed and on what it is for."""
     rounds: Annotated[int, Field(ge=1)] = 60
-    """R, the number of rounds."""
+    """R, the number of rounds. `[budget]` can end a run earlier."""
     engine: Literal["ray", "local"] = "ray"
     """ray: client hosts are Ray actors. local: everything runs in this process. Both give the same weights."""
     data: DataConfig = Field(default_factory=DataConfig)
@@ -45,10 +46,12 @@ class Config(Section):
     local: LocalConfig = LocalConfig()
     cohort: CohortConfig = CohortConfig()
     wire: SerializeAsAny[CodecConfig] = Field(default_factory=lambda: CODECS.section({}, DEFAULT_CODEC))
+    budget: BudgetConfig = BudgetConfig()
     hosts: HostsConfig = HostsConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     metrics: MetricsConfig = MetricsConfig()
+    track: TrackConfig = TrackConfig()
     analysis: AnalysisConfig | None = None
     """What to analyse at the end of a run. None: nothing."""
     compare: CompareConfig | None = None

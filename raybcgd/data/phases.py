@@ -3,12 +3,12 @@
 The papers call a phase a block; here, a block is a part of the model.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
-from raybcgd.data.partition import Ints, Partition, sizes_from_weights, split_at_random
+from raybcgd.data.partition import Ints, Partition, sizes_from_weights
 from raybcgd.data.settings import PhasesConfig
 from raybcgd.errors import ConfigError
 from raybcgd.randomness import stream
@@ -28,14 +28,9 @@ def phases(
 ) -> tuple[Phase, ...]:
     """Split training and test samples by phase, and the training samples of each phase among all clients.
 
-    Each sample belongs to one phase. Samples of a shared label are split evenly between its phases, in the training
-    and the test data alike, so that a phase is evaluated on the mixture that it is trained on. Within a phase, clients
-    have mixed labels (iid).
+    Each sample belongs to at most one phase. Samples of a shared label are split evenly between its phases, in the
+    training and the test data alike, so that a phase is evaluated on the mixture that it is trained on.
     """
-    if config.count > classes:
-        raise ConfigError(
-            f"data.phases.count = {config.count} is more than the {classes} labels; lower it to {classes} or less"
-        )
     labels = phase_labels(classes, config)
     train = _phase_of_samples(train_targets, labels, classes, stream(seed, "phases", "train"))
     test = _phase_of_samples(test_targets, labels, classes, stream(seed, "phases", "test"))
@@ -43,22 +38,35 @@ def phases(
     for m in range(config.count):
         samples, test_samples = np.flatnonzero(train == m), np.flatnonzero(test == m)
         _check_phase(f"phase {m} (labels {labels[m]})", len(samples), len(test_samples), clients)
-        rng = stream(seed, "phases", "clients", m)
-        sizes = _client_sizes(len(samples), clients, config.size_deviation, rng)
-        owners = split_at_random(sizes, samples, len(train), rng)
+        owners = _deal(train_targets, samples, clients, config, stream(seed, "phases", "clients", m))
         found.append(Phase(labels[m], Partition.from_owners(owners, clients), test_samples))
-    return tuple(found)
+    if not config.shuffled:
+        return tuple(found)
+    rng, mixed = stream(seed, "phases", "clients", "shuffled"), config.model_copy(update={"deal": "random"})
+    owners = _deal(train_targets, np.flatnonzero(train >= 0), clients, mixed, rng)
+    return tuple(replace(phase, train=Partition.from_owners(owners, clients)) for phase in found)
 
 
 def phase_labels(classes: int, config: PhasesConfig) -> list[tuple[int, ...]]:
-    """Return the labels of each phase: consecutive, the last `shared_labels` of them shared with the next phase."""
+    """Return the labels of each phase: `labels`, or consecutive ones and `shared_labels` of the following phases."""
+    if config.labels is not None:
+        for m, own in enumerate(config.labels):
+            if not own or len(set(own)) < len(own) or not all(0 <= label < classes for label in own):
+                raise ConfigError(
+                    f"data.phases.labels of phase {m} are {list(own)}; list different labels from 0 to {classes - 1}"
+                )
+        return list(config.labels)
     starts = [m * classes // config.count for m in range(config.count + 1)]
-    smallest = min(b - a for a, b in pairwise(starts))
-    limit = smallest if config.count > 1 else 0
+    limit = classes - max(b - a for a, b in pairwise(starts))
     if config.shared_labels > limit:
         raise ConfigError(
-            f"data.phases.shared_labels = {config.shared_labels} is more than a phase can share with the next one: the "
-            f"smallest phase has {smallest} labels; lower it to {limit} or less"
+            f"data.phases.shared_labels = {config.shared_labels} gives a phase more than the {classes} labels; lower "
+            f"it to {limit} or less"
+        )
+    if config.count > classes and config.shared_labels == 0:
+        raise ConfigError(
+            f"data.phases.count = {config.count} is more than the {classes} labels; lower it to {classes} or less, or "
+            "set data.phases.shared_labels"
         )
     return [
         tuple(label % classes for label in range(start, end + config.shared_labels)) for start, end in pairwise(starts)
@@ -66,13 +74,25 @@ def phase_labels(classes: int, config: PhasesConfig) -> list[tuple[int, ...]]:
 
 
 def _phase_of_samples(targets: Ints, labels: list[tuple[int, ...]], classes: int, rng: np.random.Generator) -> Ints:
-    """Return the phase of each sample. The samples of a shared label alternate between its phases."""
-    phase = np.empty(len(targets), dtype=np.int64)
+    """Return the phase of each sample, -1 for none. The samples of a shared label alternate between its phases."""
+    phase = np.full(len(targets), -1, dtype=np.int64)
     for label in range(classes):
         owners = np.array([m for m, own in enumerate(labels) if label in own], dtype=np.int64)
         samples = rng.permutation(np.flatnonzero(targets == label))
-        phase[samples] = owners[np.arange(len(samples)) % len(owners)]
+        if len(owners):
+            phase[samples] = owners[np.arange(len(samples)) % len(owners)]
     return phase
+
+
+def _deal(targets: Ints, samples: Ints, clients: int, config: PhasesConfig, rng: np.random.Generator) -> Ints:
+    """Deal some samples to the clients. Return the owner of each sample of the data set, -1 for none."""
+    sizes = _client_sizes(len(samples), clients, config.size_deviation, rng)
+    order = rng.permutation(samples)
+    if config.deal == "sequence":
+        order = order[np.argsort(targets[order], kind="stable")]
+    owners = np.full(len(targets), -1, dtype=np.int64)
+    owners[order] = np.repeat(np.arange(clients), sizes)
+    return owners
 
 
 def _check_phase(name: str, train: int, test: int, clients: int) -> None:

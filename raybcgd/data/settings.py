@@ -1,9 +1,9 @@
 """`[data]`, `[data.partition]` and `[data.phases]`: the data set and its split among the clients."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, SerializeAsAny, field_serializer, field_validator
+from pydantic import Field, SerializeAsAny, field_serializer, field_validator, model_validator
 
 from raybcgd.registry import Registry
 from raybcgd.section import Section
@@ -51,9 +51,24 @@ class PhasesConfig(Section):
     rounds_per_phase: int = Field(10, ge=1)
     """Rounds per phase. After the last phase, the first one starts again."""
     shared_labels: int = Field(0, ge=0)
-    """Number of labels of the next phase that each phase also contains. The last phase is followed by the first."""
+    """Number of labels of the following phases that each phase also contains. The last phase is followed by the
+    first."""
+    labels: tuple[tuple[int, ...], ...] | None = None
+    """The labels of each phase. They may overlap freely. Default: consecutive labels, plus `shared_labels`."""
+    deal: Literal["sequence", "random"] = "sequence"
+    """How the samples of a phase are dealt to the clients. sequence: in the order of their labels, as in the paper.
+    random: every client has mixed labels."""
     size_deviation: float = Field(0.2, ge=0, le=10)
     """Standard deviation of the client sizes in a phase, as a fraction of the mean. Sizes are normally distributed."""
+    shuffled: bool = False
+    """Train on all data in every round: the samples of all phases are dealt to the clients at random. Models are still
+    evaluated per phase. The paper's baseline for FedAvg."""
+
+    @model_validator(mode="after")
+    def _labels_of_every_phase(self) -> Self:
+        if self.labels is not None and len(self.labels) != self.count:
+            raise ValueError(f"labels has {len(self.labels)} phases, but count = {self.count}; change one")
+        return self
 
     def at(self, round_index: int) -> int:
         """Return the data phase of a round."""
@@ -88,6 +103,10 @@ class DataConfig(Section):
     """Labels that become 1 with task = "binary". Default: the lower half."""
     test_samples: int | None = Field(None, ge=1)
     """Number of test samples to evaluate on. Every run uses the same ones. None: all."""
+    validation_share: float = Field(0.0, ge=0, lt=1)
+    """Fraction of the training samples of each label that is held out to tune hyper-parameters."""
+    evaluate_on: Literal["test", "validation"] = "test"
+    """validation: evaluate on the held-out training samples, so that tuning never sees the test data."""
     augment: tuple[Literal["crop", "flip"], ...] = ()
     """Augmentation of training images. crop: random crops. flip: random horizontal flips."""
     partition: SerializeAsAny[PartitionConfig] = Field(
@@ -95,6 +114,12 @@ class DataConfig(Section):
     )
     phases: PhasesConfig | None = None
     """Block-cyclic data. Of the partition's settings, only `clients` applies. None: all data in every round."""
+
+    @model_validator(mode="after")
+    def _something_to_evaluate_on(self) -> Self:
+        if self.evaluate_on == "validation" and self.validation_share == 0:
+            raise ValueError('evaluate_on = "validation" needs validation_share; set it to 0.01 or more')
+        return self
 
     @field_validator("partition", mode="before")
     @classmethod

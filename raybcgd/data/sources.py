@@ -9,7 +9,7 @@ from raybcgd.data.dataset import Dataset, Split, channel_statistics
 from raybcgd.data.folders import list_image_folder, list_tiny_imagenet, load_listing
 from raybcgd.data.parquet import has_parquet, load_parquet
 from raybcgd.data.settings import SOURCES, DataConfig
-from raybcgd.data.split import hold_out
+from raybcgd.data.split import hold_out, hold_out_share
 from raybcgd.data.torchvision_sets import KNOWN, load_torchvision
 from raybcgd.errors import ConfigError
 from raybcgd.randomness import stream
@@ -26,6 +26,10 @@ def load(config: DataConfig) -> Dataset:
         raise ConfigError(f'data.augment needs images, but data.source = "{name}" has none; remove data.augment')
     if config.task == "binary":
         dataset = binary(dataset, config.positive)
+    if config.validation_share > 0:
+        train, validation = hold_out_share(dataset.train.targets, config.validation_share)
+        evaluated = dataset.train.take(validation) if config.evaluate_on == "validation" else dataset.test
+        dataset = replace(dataset, train=dataset.train.take(train), test=evaluated)
     if config.test_samples is not None and config.test_samples < len(dataset.test):
         chosen = stream(0, "test samples").permutation(len(dataset.test))[: config.test_samples]
         dataset = replace(dataset, test=dataset.test.take(np.sort(chosen)))

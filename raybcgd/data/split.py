@@ -1,8 +1,9 @@
-"""A fixed train/test split for data that has none."""
+"""Fixed splits: train and test for data that has no test split, train and validation for tuning."""
 
 import numpy as np
 
 from raybcgd.data.dataset import Labels
+from raybcgd.randomness import stream
 
 
 def hold_out(targets: Labels) -> tuple[Labels, Labels]:
@@ -10,3 +11,11 @@ def hold_out(targets: Labels) -> tuple[Labels, Labels]:
     by_label = np.split(np.argsort(targets, kind="stable"), np.cumsum(np.bincount(targets)))
     test = np.sort(np.concatenate([samples[4::5] for samples in by_label]))
     return np.delete(np.arange(len(targets)), test), test
+
+
+def hold_out_share(targets: Labels, share: float) -> tuple[Labels, Labels]:
+    """Return train and validation indices: `share` of each label, at least one sample, the same ones in every run."""
+    order = stream(0, "validation").permutation(len(targets))
+    by_label = [order[targets[order] == label] for label in np.unique(targets)]
+    held = np.sort(np.concatenate([samples[: max(1, round(share * len(samples)))] for samples in by_label]))
+    return np.delete(np.arange(len(targets)), held), held

@@ -17,6 +17,7 @@ MODELS = Registry(
         "lenet5": "raybcgd.model.convolutional:lenet5",
         "cnn": "raybcgd.model.convolutional:cnn",
         "vgg11": "raybcgd.model.vgg:vgg11",
+        "vgg11-fedpvr": "raybcgd.model.vgg:vgg11_fedpvr",
         "vgg19": "raybcgd.model.vgg:vgg19",
         "resnet8": "raybcgd.model.residual:resnet8",
         "resnet18": "raybcgd.model.residual:resnet18",

@@ -6,13 +6,18 @@ import numpy as np
 
 from raybcgd.data.partition import Floats, sizes_from_weights
 
-Assignment = Callable[[Sequence[int], int], Sequence[int]]
-"""(clients in the order in which they were drawn, N) -> the block of each."""
+Assignment = Callable[[Sequence[int], int, np.random.Generator], Sequence[int]]
+"""(clients in the order in which they were drawn, N, random draws) -> the block of each."""
 
 
-def evenly(clients: Sequence[int], blocks: int) -> Sequence[int]:
-    """Assign the same number of clients to each block, at random: the clients are in random order."""
-    return [k % blocks for k in range(len(clients))]
+def evenly(clients: Sequence[int], blocks: int, rng: np.random.Generator) -> Sequence[int]:
+    """Assign the same number of clients to each block, at random: the clients are in random order.
+
+    If the clients do not divide evenly, draw the blocks that get one more.
+    """
+    each, extra = divmod(len(clients), blocks)
+    more = rng.permutation(blocks)[:extra].tolist() if extra else []
+    return [*range(blocks)] * each + more
 
 
 def by_bandwidth(rates: Floats, sizes: Sequence[int]) -> Assignment:
@@ -21,8 +26,8 @@ def by_bandwidth(rates: Floats, sizes: Sequence[int]) -> Assignment:
     No other even assignment makes the slowest upload of the round faster.
     """
 
-    def assign(clients: Sequence[int], blocks: int) -> Sequence[int]:
-        groups = np.array(sorted(evenly(clients, blocks), key=lambda block: sizes[block]))
+    def assign(clients: Sequence[int], blocks: int, rng: np.random.Generator) -> Sequence[int]:
+        groups = np.array(sorted(evenly(clients, blocks, rng), key=lambda block: sizes[block]))
         chosen = np.empty(len(clients), dtype=np.int64)
         chosen[np.argsort(rates[np.asarray(clients)], kind="stable")] = groups
         return chosen.tolist()
@@ -37,9 +42,9 @@ def by_need(need: Floats) -> Assignment:
     proportional to its standard deviation, estimated by recent movement. If no block has moved yet, assign evenly.
     """
 
-    def assign(clients: Sequence[int], blocks: int) -> Sequence[int]:
+    def assign(clients: Sequence[int], blocks: int, rng: np.random.Generator) -> Sequence[int]:
         if not need.sum() > 0:
-            return evenly(clients, blocks)
+            return evenly(clients, blocks, rng)
         return np.repeat(np.arange(blocks), sizes_from_weights(need, len(clients))).tolist()
 
     return assign

@@ -20,11 +20,5 @@ def draw_cohort(
     """Draw `size` clients without replacement and assign each a block. Return them sorted by client."""
     rng = stream(seed, "cohort", round_index)
     chosen = rng.choice(clients, size=size, replace=False).tolist()
-    groups: Sequence[int | None]
-    if blocks is None:
-        groups = [None] * size
-    elif size < blocks:
-        groups = rng.permutation(blocks)[:size].tolist()
-    else:
-        groups = assignment(chosen, blocks)
+    groups: Sequence[int | None] = [None] * size if blocks is None else assignment(chosen, blocks, rng)
     return tuple(sorted(Member(client, group) for client, group in zip(chosen, groups, strict=True)))

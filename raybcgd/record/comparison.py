@@ -1,6 +1,6 @@
 """`comparison.json`: the results of a comparison."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,21 @@ from raybcgd.storage import write_atomic
 
 
 class ComparisonRecord(Section):
-    """The target accuracy and one `Standing` per run, in order."""
+    """The target accuracy and one `Standing` per variant, in order."""
 
     target: float
     runs: tuple[dict[str, Any], ...]
 
     @property
     def labels(self) -> list[str]:
-        """The runs' labels, in order."""
-        return [str(run.get("label", "")) for run in self.runs]
+        """The runs' labels, in order: one per variant and seed."""
+        rows = ((str(run.get("label", "")), run.get("seeds") or ()) for run in self.runs)
+        return [label for name, seeds in rows for label in run_labels(name, seeds)]
+
+
+def run_labels(label: str, seeds: Sequence[int]) -> list[str]:
+    """Return the labels of a variant's runs. They name the folders, and the runs in a report."""
+    return [f"{label}, seed {seed}" for seed in seeds] if len(seeds) > 1 else [label]
 
 
 def write_comparison(folder: Path, standings: Iterable[Standing], target: float) -> None:

@@ -1,12 +1,8 @@
-"""The HTTP endpoint of a run's metrics, and the file through which Prometheus discovers it."""
+"""The HTTP endpoint of a run's metrics."""
 
-import contextlib
-import hashlib
-import json
+import errno
 import logging
-import re
 import socket
-import tempfile
 import threading
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -15,22 +11,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import MetricsHandler
 
 from raybcgd.errors import ConfigError
-from raybcgd.storage import write_atomic
+from raybcgd.record.discovery import Target, remove_discovery_file, write_target
 
 log = logging.getLogger(__name__)
-
-
-def discovery_file(folder: str | None, run: str) -> Path:
-    """Return the path of the run's discovery file, which stays the same after a resume."""
-    where = Path(folder) if folder is not None else Path(tempfile.gettempdir()) / "raybcgd-discovery"
-    stem = re.sub(r"[^A-Za-z0-9_.]+", "-", run).strip("-.") or "run"
-    return where / f"{stem}-{hashlib.sha256(run.encode()).hexdigest()[:8]}.json"
-
-
-def remove_discovery_file(file: Path) -> None:
-    """Remove a discovery file if it exists."""
-    with contextlib.suppress(OSError):
-        file.unlink()
 
 
 class Endpoint:
@@ -40,17 +23,14 @@ class Endpoint:
     ends. If the run is killed, the file stays, Prometheus sees that the target is down, and an alert fires.
     """
 
-    def __init__(self, registry: CollectorRegistry, host: str, port: int, file: Path) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, host: str, port: int, file: Path, run: str = "", instance: str = ""
+    ) -> None:
         self._file, self._fixed_port = file, port != 0
         self._scraped = threading.Event()
-        try:
-            self._server = ThreadingHTTPServer((host, port), _handler(registry, self._scraped))
-        except OSError as error:
-            raise ConfigError(
-                f"metrics.host = {host!r}, metrics.port = {port}: cannot listen on this address ({error.strerror}); "
-                "set metrics.port = 0 to use a free port, or metrics.enabled = false"
-            ) from None
+        self._server = _listen(host, port, _handler(registry, self._scraped))
         self.address = f"{_reachable(host)}:{self._server.server_address[1]}"
+        self._target = Target(self.address, run, instance or run)
 
     def __enter__(self) -> "Endpoint":
         threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
@@ -76,12 +56,25 @@ class Endpoint:
         self._server.server_close()
 
     def _announce(self) -> None:
-        targets = [{"targets": [self.address], "labels": {"job": "raybcgd"}}]
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(self._file, json.dumps(targets) + "\n")
+            write_target(self._file, self._target)
         except OSError as error:  # a run does not depend on its metrics
             log.warning("cannot write %s for Prometheus (%s); set metrics.discovery", self._file, error.strerror)
+
+
+def _listen(host: str, port: int, handler: type[MetricsHandler]) -> ThreadingHTTPServer:
+    """Return a server on the port, or on a free one if the port is in use: a run does not depend on its metrics."""
+    try:
+        return ThreadingHTTPServer((host, port), handler)
+    except OSError as error:
+        if port == 0 or error.errno != errno.EADDRINUSE:
+            raise ConfigError(
+                f"metrics.host = {host!r}, metrics.port = {port}: cannot listen on this address ({error.strerror}); "
+                "correct metrics.host, or set metrics.enabled = false"
+            ) from None
+    server = ThreadingHTTPServer((host, 0), handler)
+    log.warning("metrics.port = %d is in use; metrics are at port %d instead", port, server.server_address[1])
+    return server
 
 
 def _handler(registry: CollectorRegistry, scraped: threading.Event) -> type[MetricsHandler]:

@@ -10,7 +10,8 @@ from typing import Any, Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from raybcgd.record.endpoint import Endpoint, discovery_file, remove_discovery_file
+from raybcgd.record.discovery import discovery_file, remove_discovery_file
+from raybcgd.record.endpoint import Endpoint
 from raybcgd.record.rounds import SECONDS_BUCKETS, Metric, RoundRecord
 from raybcgd.record.settings import MetricsConfig
 from raybcgd.record.summary import reaches
@@ -33,6 +34,8 @@ class RunInfo(NamedTuple):
     parameters: int
     saves: bool
     """Whether it writes checkpoints."""
+    folder: str = ""
+    """Path of the run folder, which tells runs of the same name apart."""
 
 
 class Exported(NamedTuple):
@@ -200,7 +203,8 @@ def exporting(config: MetricsConfig, info: RunInfo) -> Iterator[Exporter | None]
         yield None
         return
     exporter = Exporter(info, config)
-    with Endpoint(exporter.registry, config.host, config.port, discovery_file(config.discovery, info.run)) as endpoint:
+    file = discovery_file(config.discovery, info.run, info.folder)
+    with Endpoint(exporter.registry, config.host, config.port, file, info.run, info.folder) as endpoint:
         yield exporter
         endpoint.linger(config.linger_seconds)
 
@@ -208,4 +212,5 @@ def exporting(config: MetricsConfig, info: RunInfo) -> Iterator[Exporter | None]
 def withdraw(config: MetricsConfig, folder: RunFolder) -> None:
     """Remove the discovery file of a run that can no longer do so itself."""
     if config.enabled:
-        remove_discovery_file(discovery_file(config.discovery, folder.run_name))
+        path = str(folder.path.absolute())
+        remove_discovery_file(discovery_file(config.discovery, folder.run_name, path))

@@ -95,7 +95,7 @@ class Traffic(Section):
     upload_bytes: Annotated[int, COUNTER]
     """Bytes uploaded by all clients."""
     upload_d: Annotated[float, COUNTER]
-    """Mean upload per participant, in units of the model size d."""
+    """Mean upload per sampled client, in units of the model size d: bytes / (4 d)."""
     upload_d_total: float
     """Sum of `upload_d` over all rounds so far."""
     download_floats: Annotated[int, COUNTER]

@@ -30,7 +30,8 @@ class MetricsConfig(Section):
     host: str = "127.0.0.1"
     """The address to listen on. Use 0.0.0.0 if Prometheus runs on another machine."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
-    """The port. 0: any free port; Prometheus finds it through the discovery folder."""
+    """The port. If it is in use, a free port is used. 0: any free port. Prometheus finds it through the discovery
+    folder."""
     discovery: str | None = None
     """Folder of the files through which Prometheus discovers runs. Default: raybcgd-discovery in the system's
     temporary folder, which the shipped prometheus.yml reads."""

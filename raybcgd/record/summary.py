@@ -3,12 +3,13 @@
 import hashlib
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from raybcgd.record.rounds import RoundRecord
+from raybcgd.version import VERSION
 
 Ranking = Literal["last_tenth_accuracy", "best_accuracy", "final_accuracy", "upload_d_to_target"]
 """How a sweep ranks its points: by highest accuracy, or by smallest upload."""
@@ -67,14 +68,24 @@ class Standing(NamedTuple):
     best_accuracy: float | None
     last_tenth_accuracy: float | None
     """Mean over the last tenth of the evaluated rounds."""
+    last_tenth_deviation: float | None
+    """Standard deviation of `last_tenth_accuracy` over seeds; None with one seed."""
     upload_d_per_round: float
-    """Mean upload per participant and round, in units of d."""
+    """Mean upload per sampled client and round, in units of d: bytes / (4 d)."""
     upload_d_total: float
     """The same, summed over all rounds."""
     upload_d_to_target: float | None
     """The same until the target accuracy is first reached; None if it never is."""
-    rounds_to_target: int | None
+    upload_floats: float
+    """Values uploaded by all clients."""
+    upload_floats_to_target: float | None
+    upload_bytes: float
+    """Bytes uploaded by all clients."""
+    upload_bytes_to_target: float | None
+    rounds_to_target: float | None
     seconds: float
+    seeds: tuple[int, ...] = ()
+    """The seeds over which the numbers are means. Empty: one run."""
 
 
 def standing(
@@ -82,6 +93,7 @@ def standing(
 ) -> Standing:
     """Return a run's row in the table of a comparison."""
     reached = reaches(records, target)
+    until = [] if reached is None else records[: reached.round + 1]
     copied = (
         "algorithm",
         "rounds",
@@ -89,30 +101,48 @@ def standing(
         "best_accuracy",
         "last_tenth_accuracy",
         "upload_d_total",
+        "upload_floats",
+        "upload_bytes",
         "seconds",
     )
     return Standing(
         label=label,
         settings=settings,
+        last_tenth_deviation=None,
         upload_d_per_round=summary["upload_d_total"] / max(1, summary["rounds"]),
         upload_d_to_target=None if reached is None else reached.traffic.upload_d_total,
+        upload_floats_to_target=sum(record.traffic.upload_floats for record in until) or None,
+        upload_bytes_to_target=sum(record.traffic.upload_bytes for record in until) or None,
         rounds_to_target=None if reached is None else reached.round + 1,
         **{name: summary[name] for name in copied},
     )
 
 
+def over_seeds(standings: Mapping[int, Standing]) -> Standing:
+    """Return the row of a method from its rows by seed: means, and the deviation of the last-tenth accuracy.
+
+    A mean is None if one of the runs has no such number, such as the upload to a target that it never reached.
+    """
+    rows = list(standings.values())
+    if len(rows) == 1:
+        return rows[0]
+    means: dict[str, Any] = {}
+    for name in Standing._fields:
+        values = [getattr(row, name) for row in rows]
+        if all(isinstance(value, int | float) for value in values):
+            means[name] = float(np.mean(values))
+        elif any(isinstance(value, int | float) for value in values):
+            means[name] = None
+    tails = [row.last_tenth_accuracy for row in rows]
+    deviation = None if None in tails else float(np.std(np.array(tails, dtype=float), ddof=1))
+    means |= {"rounds": round(means["rounds"]), "last_tenth_deviation": deviation}
+    return rows[0]._replace(**means, seeds=tuple(standings))
+
+
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that a result depends on."""
     return {
-        "raybcgd": own_version(),
+        "raybcgd": VERSION,
         "python": platform.python_version(),
         **{name: version(name) for name in ("torch", "numpy", "ray")},
     }
-
-
-def own_version() -> str:
-    """Return the installed version of raybcgd. In a submitted job, the package is not installed."""
-    try:
-        return version("raybcgd")
-    except PackageNotFoundError:
-        return "not installed"

@@ -70,4 +70,4 @@ def headline(runs: Records, target: float) -> str:
     if not costs:
         return f"{best} reaches {goal} with {cost:.1f} d uploaded" + ("; no other run does" if len(runs) > 1 else "")
     reference = "FedAvg" if "FedAvg" in costs else max(costs, key=lambda label: costs[label])
-    return f"{best} reaches {goal} with {costs[reference] / cost:.1f} times fewer uploaded floats than {reference}"
+    return f"{best} reaches {goal} with {costs[reference] / cost:.1f} times less upload than {reference}"

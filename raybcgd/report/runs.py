@@ -79,7 +79,7 @@ class Run:
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
     """Read the runs in folders of runs, comparisons or sweeps. Every run gets a unique label."""
-    folders = dict.fromkeys(folder for path in paths for folder in _folders(path))
+    folders = dict.fromkeys(folder for path in paths for folder in run_folders(path))
     runs = [_read(RunFolder(folder)) for folder in folders]
     names = [run.label for run in runs]
     return [
@@ -87,7 +87,7 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     ]
 
 
-def _folders(path: Path) -> list[Path]:
+def run_folders(path: Path) -> list[Path]:
     """Return the run folders in `path`, in the order of the comparison."""
     if RunFolder(path).config.exists():
         return [path]

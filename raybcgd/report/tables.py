@@ -35,7 +35,7 @@ def conditions(config: Config, first: RoundRecord, dataset: str | None = None) -
 
 def comparison_table(lines: Sequence[Standing], target: float) -> Table:
     """Return a comparison as a table for the terminal. The run with the least upload to the target is bold."""
-    table = Table(title="Accuracy, and mean upload per client in units of the model size d", title_justify="left")
+    table = Table(title="Accuracy, and mean upload per client in units of d: bytes / (4 d)", title_justify="left")
     for heading in _cells(lines[0], target):
         table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=heading.startswith("d "))
     cheapest = min((line.upload_d_to_target for line in lines if line.upload_d_to_target is not None), default=math.nan)
@@ -45,8 +45,8 @@ def comparison_table(lines: Sequence[Standing], target: float) -> Table:
 
 
 def comparison_markdown(lines: Sequence[Standing], target: float) -> str:
-    """Return a comparison as a Markdown table, with the hyper-parameters."""
-    rows = [{**_cells(line, target), "settings": f"`{line.settings}`"} for line in lines]
+    """Return a comparison as a Markdown table, with the final accuracies, all volumes and the hyper-parameters."""
+    rows = [{**_cells(line, target), **_more_cells(line, target)} for line in lines]
     texts = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
     return "".join(f"| {' | '.join(row)} |\n" for row in texts)
 
@@ -56,14 +56,34 @@ def _cells(line: Standing, target: float) -> dict[str, str]:
     goal = percentage(target)
     return {
         "method": line.label,
-        "final": percent(line.final_accuracy),
+        "last tenth": _with_deviation(line),
         "best": percent(line.best_accuracy),
         "d/round": f"{line.upload_d_per_round:.3f}",
         "d total": f"{line.upload_d_total:.1f}",
         f"d to {goal}": "never" if line.upload_d_to_target is None else f"{line.upload_d_to_target:.1f}",
-        f"rounds to {goal}": "-" if line.rounds_to_target is None else str(line.rounds_to_target),
+        f"rounds to {goal}": "-" if line.rounds_to_target is None else f"{line.rounds_to_target:.0f}",
         "seconds": f"{line.seconds:.1f}",
     }
+
+
+def _more_cells(line: Standing, target: float) -> dict[str, str]:
+    goal = percentage(target)
+    floats, size = line.upload_floats_to_target, line.upload_bytes_to_target
+    return {
+        "final": percent(line.final_accuracy),
+        "floats total": f"{line.upload_floats:,.0f}",
+        f"floats to {goal}": "never" if floats is None else f"{floats:,.0f}",
+        "bytes total": decimal(round(line.upload_bytes)),
+        f"bytes to {goal}": "never" if size is None else decimal(round(size)),
+        "settings": f"`{line.settings}`",
+    }
+
+
+def _with_deviation(line: Standing) -> str:
+    accuracy, deviation = line.last_tenth_accuracy, line.last_tenth_deviation
+    if accuracy is None or deviation is None:
+        return percent(accuracy)
+    return f"{100 * accuracy:.1f} ± {100 * deviation:.1f} %"
 
 
 def run_table(summary: Mapping[str, Any], folder: Path) -> Table:
@@ -111,7 +131,7 @@ def _summary(run: Run, reference: Run, target: float) -> dict[str, _Cell]:
     best = max(run.accuracies, default=None)
     tail = last_tenth(run.accuracies)
     uploads = [record.traffic.upload_d_total for record in run.records]
-    saving = None if end is None or reference_end is None else reference.floats[reference_end] / run.floats[end]
+    saving = None if end is None or reference_end is None else reference.bytes[reference_end] / run.bytes[end]
 
     def cost(values: Sequence[float], show: Callable[[Any], str]) -> _Cell:
         return _Cell("never") if end is None else _Cell(show(values[end]), -values[end])

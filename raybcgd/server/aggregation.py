@@ -62,7 +62,6 @@ class Aggregator:
             return
         (client, block), steps, weight = self._expected[outcome.client]
         terms = self._reducer.terms(block, self._wire.decode(outcome.payload, block), steps)
-        self._reducer.check_finite(block, terms, [client])
         self._reducer.add(block, terms, [client], [weight])
 
     def merge(self, partial: Partial) -> None:
@@ -108,33 +107,38 @@ class Aggregator:
 
         With `norms`, add up the squared norm of the undivided sum per block.
         """
-        result = torch.zeros(1 if kind is Kind.SCALAR else self._wire.layout.size, dtype=self._wire.dtype)
+        create = torch.zeros if kind is Kind.SHARED else torch.empty  # all other kinds cover every coordinate
+        result = create(1 if kind is Kind.SCALAR else self._wire.layout.size, dtype=self._wire.dtype)
         blocks = range(len(self._wire.layout.blocks)) if self._algorithm.blockwise else [None]
-        for span in [span for block in blocks for span in spans_of(self._wire, kind, block)]:
-            values = self._reducer.take_total(span.key(name))
-            if values is None:
+        # The shared block belongs to the uploads of every block.
+        spans = {span.key(name): span for block in blocks for span in spans_of(self._wire, kind, block)}
+        for key, span in spans.items():
+            found, target = self._reducer.take_sum(key), result[span.place]
+            if found is None:
+                target.zero_()
                 continue
             # Segment -1 is the whole vector, and the last divisor is that of all clients.
-            _divide(values, 1.0 if divisors is None else divisors[span.segment], result[span.place])
-            if norms:
-                self._add_norms(values, span.place)
+            divisor = 1.0 if divisors is None else divisors[span.segment]
+            for place, values in found.chunks():
+                if norms:
+                    self._add_norms(values, span.place.start + place.start)
+                _divide(values, divisor, target[place])
         return result
 
-    def _add_norms(self, values: Tensor, place: slice) -> None:
-        """Add the squared norms of the blocks in a piece of a sum."""
-        squares = []
-        for _, part in self._blocks:
-            low, high = max(part.start, place.start), min(part.stop, place.stop)
-            piece = values[low - place.start : max(low, high) - place.start]
-            squares.append(torch.dot(piece, piece))
-        for (number, _), square in zip(self._blocks, torch.stack(squares).tolist(), strict=True):
-            self._moved_squares[number] += square
+    def _add_norms(self, values: Tensor, start: int) -> None:
+        """Add the squared norm of a part of the sum of the displacements to those of its blocks."""
+        for number, part in self._blocks:
+            low, high = max(part.start, start), min(part.stop, start + len(values))
+            if low < high:
+                piece = values[low - start : high - start]
+                self._moved_squares[number] += float(torch.dot(piece, piece))
 
     def _diversity(self) -> tuple[float | None, ...]:
         """Return the drift diversity of each block."""
-        squares = self._reducer.take_total(SumKey(SQUARES, -1))
-        if squares is None:
+        found = self._reducer.take_sum(SumKey(SQUARES, -1))
+        if found is None:
             return (None,) * len(self._moved_squares)
+        squares = found.total()
         ratios = [
             square / (moved or math.nan) for square, moved in zip(squares.tolist(), self._moved_squares, strict=True)
         ]

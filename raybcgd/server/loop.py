@@ -19,6 +19,7 @@ from raybcgd.record.checkpoint import Checkpoints, Position
 from raybcgd.record.ledger import Ledger
 from raybcgd.record.metrics import RunInfo, exporting
 from raybcgd.record.rounds import RoundLog, RoundRecord, Timing
+from raybcgd.server.budget import Spent, expected_rounds
 from raybcgd.server.evaluation import combine, pieces
 from raybcgd.server.pool import Pool
 from raybcgd.server.round import RunState, run_round
@@ -26,7 +27,19 @@ from raybcgd.storage import RunFolder
 
 log = logging.getLogger(__name__)
 
-FREE = ("version", "rounds", "engine", "hosts", "checkpoint", "evaluation", "analysis", "metrics", "compare")
+FREE = (
+    "version",
+    "rounds",
+    "budget",
+    "engine",
+    "hosts",
+    "checkpoint",
+    "evaluation",
+    "analysis",
+    "metrics",
+    "track",
+    "compare",
+)
 """Settings that may change on resume, because the weights do not depend on them."""
 
 
@@ -81,6 +94,7 @@ class TrainingLoop:
         if position is not None:
             self._state = restored_state(self._state, position)
             self._device = next((record.hosts.device for record in reversed(list(self._log))), None)
+        self._spent = Spent.on(self._log)
 
     def _position(self, resume: bool) -> Position | None:
         """Return the checkpoint to resume from, or None to start at round 0."""
@@ -110,9 +124,10 @@ class TrainingLoop:
             run=self._folder.run_name,
             algorithm=self._problem.algorithm.name,
             dataset=self._data.dataset.name,
-            rounds=config.rounds,
+            rounds=expected_rounds(self._problem),
             parameters=self._problem.layout.size,
             saves=config.checkpoint.every > 0,
+            folder=str(self._folder.path.absolute()),
         )
         with closing(self._checkpoints), exporting(config.metrics, info) as exporter:
             if exporter is not None:
@@ -125,7 +140,7 @@ class TrainingLoop:
     def _rounds(self, pool: Pool) -> Iterator[RoundRecord]:
         """Run the remaining rounds. The evaluation and checkpoint of a round finish while the next round trains."""
         pending: _Pending | None = None
-        for _ in range(self._state.rounds, self._problem.config.rounds):
+        while not self._done:
             try:
                 state, record = run_round(self._problem, self._data, pool, self._state)
             except RunError:
@@ -133,12 +148,17 @@ class TrainingLoop:
                 raise
             yield from self._finish(pending)
             self._warn_about_devices(record)
-            self._state = state
+            self._state, self._spent = state, self._spent.plus(record)
             pending = self._pending(record, pool)
         yield from self._finish(pending)
 
+    @property
+    def _done(self) -> bool:
+        config = self._problem.config
+        return self._state.rounds >= config.rounds or self._spent.reaches(config.budget)
+
     def _warn_about_devices(self, record: RoundRecord) -> None:
-        """Warn once if a resumed run, or a replaced host, continues on another kind of device."""
+        """Warn if a resumed run, or a replaced host, continues on another kind of device."""
         before, now = self._device, record.hosts.device
         self._device = now or before
         if before and now and before != now:
@@ -152,12 +172,13 @@ class TrainingLoop:
         """Start the evaluation of a committed round, and keep what its checkpoint needs."""
         config, state = self._problem.config, self._state
         scores, position = None, None
-        if config.evaluation.due(record.round, config.rounds):
+        rounds = state.rounds if self._done else config.rounds
+        if config.evaluation.due(record.round, rounds):
             models = self.models()
             if len(models) == 1:  # a single model is evaluated on every data phase
                 models *= len(self._data.test_rows)
             scores = pool.evaluate(models, self._pieces)
-        if config.checkpoint.due(record.round, config.rounds):
+        if config.checkpoint.due(record.round, rounds):
             position = Position(
                 rounds=state.rounds,
                 server={name: vector.numpy() for name, vector in state.server._asdict().items()},

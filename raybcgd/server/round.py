@@ -24,6 +24,7 @@ from raybcgd.problem import Data, Problem
 from raybcgd.record.ledger import Ledger
 from raybcgd.record.rounds import Blocks, Dropped, Participant, Quality, RoundRecord, Timing, Traffic
 from raybcgd.server.aggregation import Aggregate, Aggregator, Expected, average_buffers, keep_uncovered
+from raybcgd.server.candidates import mean_losses, second_exchange
 from raybcgd.server.norms import block_norms, proportional, server_norms
 from raybcgd.server.pool import Pool, PoolReport, RoundWork
 from raybcgd.wire.upload import Wire, total
@@ -73,9 +74,18 @@ def plan_round(problem: Problem, data: Data, history: History, index: int) -> Ro
         problem.num_blocks if algorithm.blockwise else None,
         _assignment(problem, wire, history),
     )
-    expected = tuple(_expected(problem, data, member, data_phase) for member in cohort)
+    sizes = data.partitions[data_phase].sizes
+    expected = tuple(_expected(problem, member, int(sizes[member.client])) for member in cohort)
     steps = float(np.mean([item.steps for item in expected]))
-    rnd = Round(index=index, clients=problem.clients, lr=orders.lr, steps=steps, data_phase=data_phase)
+    rnd = Round(
+        index=index,
+        clients=problem.clients,
+        lr=orders.lr,
+        steps=steps,
+        data_phase=data_phase,
+        blocks=problem.num_blocks,
+        shared=wire.layout.shared.slice,
+    )
     return RoundPlan(cohort, expected, orders, wire, rnd)
 
 
@@ -86,8 +96,7 @@ def _assignment(problem: Problem, wire: Wire, history: History) -> Assignment:
     return by_need(history.need(layout)) if assignment == "need" else evenly
 
 
-def _expected(problem: Problem, data: Data, member: Member, data_phase: int) -> Expected:
-    samples = int(data.partitions[data_phase].sizes[member.client])
+def _expected(problem: Problem, member: Member, samples: int) -> Expected:
     weight = samples / problem.largest_client if problem.config.cohort.weighting == "samples" else 1.0
     return Expected(member, problem.config.local.num_steps(samples), weight)
 
@@ -102,6 +111,8 @@ class _Trained:
     server: Any
     """The server's next state."""
     report: PoolReport
+    candidates: int
+    """Number of models whose loss the participants reported."""
 
 
 def run_round(problem: Problem, data: Data, pool: Pool, state: RunState) -> tuple[RunState, RoundRecord]:
@@ -129,10 +140,11 @@ def run_round(problem: Problem, data: Data, pool: Pool, state: RunState) -> tupl
     server = algorithm.server_rule(state.server, aggregate.total, plan.rnd)
     server = average_buffers(algorithm, state.server, server, aggregate.total, problem.trained)
     server = keep_uncovered(algorithm, state.server, server, aggregate.uncovered)
+    server, candidates = _choose(problem, data, pool, plan, server, outcomes)
     _check_finite(plan.wire.layout, algorithm.models(server), state.rounds)
     history = state.history.measured(state.server.x, server.x, aggregate.drift)
     history = history.divided(plan.wire.layout, config.blocks, config.seed, state.rounds + 1)
-    trained = _Trained(outcomes, aggregate, server, pool.report())
+    trained = _Trained(outcomes, aggregate, server, pool.report(), candidates)
     state.ledger.commit({client: outcome.state for client, outcome in outcomes.items()})
     record = _record(problem, plan, state, trained, clock)
     return RunState(state.rounds + 1, server, state.ledger, history, record.traffic.upload_d_total), record
@@ -183,12 +195,24 @@ class _Inbox:
         return found
 
 
+def _choose(
+    problem: Problem, data: Data, pool: Pool, plan: RoundPlan, server: Any, outcomes: Mapping[int, Outcome]
+) -> tuple[Any, int]:
+    """Let the participants judge the algorithm's candidates. Return the server's state and the number of candidates."""
+    candidates = problem.algorithm.candidates(server, plan.rnd)
+    participants = [item for item in plan.expected if not outcomes[item.member.client].error]
+    if not candidates or not participants:
+        return server, 0
+    losses = mean_losses(problem, data, pool, candidates, participants, plan.rnd.data_phase)
+    return problem.algorithm.choose(server, losses, plan.rnd), len(candidates)
+
+
 def _record(problem: Problem, plan: RoundPlan, before: RunState, trained: _Trained, clock: "_Clock") -> RoundRecord:
     """Return the record of a round without its evaluation."""
     layout, server, hosts = plan.wire.layout, trained.server, trained.report.hosts
     answers = [(member, trained.outcomes[member.client]) for member in plan.cohort]
     present = [(member, outcome) for member, outcome in answers if not outcome.error]
-    traffic, counts = _traffic(problem, plan, present, before.upload_d_total)
+    traffic, counts = _traffic(problem, plan, present, before.upload_d_total, trained.candidates)
     blocks = Blocks(
         **counts,
         **server_norms(problem.algorithm, server, layout),
@@ -222,13 +246,18 @@ def _participant(member: Member, outcome: Outcome) -> Participant:
 
 
 def _traffic(
-    problem: Problem, plan: RoundPlan, present: Sequence[tuple[Member, Outcome]], upload_d_before: float
+    problem: Problem,
+    plan: RoundPlan,
+    present: Sequence[tuple[Member, Outcome]],
+    upload_d_before: float,
+    candidates: int,
 ) -> tuple[Traffic, dict[str, tuple[int, ...]]]:
     """Return the round's traffic, in total and per block."""
     wire, links = plan.wire, problem.config.cohort.links
     uploads = [outcome.traffic or wire.upload(member.block) for member, outcome in present]
-    upload, download = total(uploads), total([wire.download] * len(plan.cohort))
-    upload_d = upload.floats / (max(1, len(present)) * problem.layout.size)
+    losses, models = second_exchange(wire, candidates, len(present))
+    upload, download = total([*uploads, losses]), total([*[wire.download] * len(plan.cohort), models])
+    upload_d = upload.bytes / (4 * len(plan.cohort) * problem.layout.size)
     uncoded = sum(wire.uncoded_bytes(member.block) for member, _ in present)
     simulated = None
     if links is not None and problem.uplinks is not None:

@@ -59,10 +59,22 @@ def test_every_method_works_with_every_codec(lab: Any, name: str, wire: dict[str
     played = lab.play({"rounds": 2, "wire": wire, "algorithm": {"name": name, "lr": 0.02}})
     assert not torch.equal(played.x, played.start)
     fields = declared(played.problem.config.algorithm.upload_type)
-    scalars = sum(field.kind is Kind.SCALAR for field in fields)
+    losses = 2 if name == "mc_psgd" else 0  # of the two candidates
+    scalars = sum(field.kind is Kind.SCALAR for field in fields) + losses
     for result, upload in zip(played.rounds, played.uploads, strict=True):
         assert sum(upload.by_block) == upload.floats - scalars * len(result.participants)
-        assert upload.bytes == sum(played.problem.wire.upload(p.block).bytes for p in result.participants)
+        encoded = sum(played.problem.wire.upload(p.block).bytes for p in result.participants)
+        assert upload.bytes == encoded + 4 * losses * len(result.participants)
+
+
+def test_upload_d_counts_bytes_so_that_compression_is_visible(lab: Any) -> None:
+    plain, lossy = (
+        lab.play({"rounds": 1, "algorithm": {"name": "fedavg"}, "wire": wire}).rounds[0].traffic
+        for wire in ({}, {"codec": "qsgd", "levels": 7, "bucket": 512})
+    )
+    assert plain.upload_d == 1.0
+    assert lossy.upload_floats == plain.upload_floats
+    assert lossy.upload_d == lossy.upload_bytes / plain.upload_bytes < 0.2
 
 
 @pytest.mark.parametrize("wire", [{"codec": "qsgd", "levels": 127}, TOPK, {"codec": "bf16"}], ids=CODECS)

@@ -87,6 +87,18 @@ def test_committing_coordinates_that_were_not_uploaded_breaks_the_mean(lab: Any)
     assert gap.max() > 1e-2
 
 
+def test_the_printed_factor_divides_the_shared_control_variate_by_the_number_of_blocks(lab: Any) -> None:
+    """1/(MN) makes c on the shared block N times too small from the first round on, so it is not the default."""
+    ours, printed = (
+        lab.play({"rounds": 1, **algorithm("fedbcgd+", lr=0.05, shared_control=factor)}) for factor in ("1/M", "1/(MN)")
+    )
+    blocks, shared = len(ours.problem.layout.blocks), ours.problem.layout.shared
+    assert blocks > 1
+    assert torch.equal(printed.server.c[: shared.start], ours.server.c[: shared.start])
+    torch.testing.assert_close(printed.server.c[shared.slice], ours.server.c[shared.slice] / blocks)
+    assert bool(printed.server.c[shared.slice].any())
+
+
 @pytest.mark.parametrize("stack", [0, 16])
 def test_derived_and_sent_control_variates_give_the_same_trajectory_for_half_the_upload(lab: Any, stack: int) -> None:
     derived, sent = (

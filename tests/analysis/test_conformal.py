@@ -74,15 +74,17 @@ def test_a_single_output_is_the_logit_of_label_one() -> None:
 def test_a_run_is_analysed_at_its_end_if_the_config_says_so(tmp_path: Path) -> None:
     out = tmp_path / "run"
     config = small(
-        rounds=10, analysis={"conformal_level": 0.85, "cka_clients": 3}, algorithm={"name": "fedavg", "lr": 0.3}
+        rounds=10, analysis={"conformal_levels": [0.6, 0.85], "cka_clients": 3}, algorithm={"name": "fedavg", "lr": 0.3}
     )
     summary = run(config, out=out).summary
     assert json.loads((out / "summary.json").read_text())["analysis"] == summary["analysis"]
     assert summary["analysis"] == analyse_run(out)
-    sets = summary["analysis"]["conformal"]
-    assert sets["samples"] + sets["calibration_samples"] == len(prepare(config)[1].dataset.test.targets)
-    assert sets["coverage"] == pytest.approx(0.85, abs=0.08)
-    assert 1 <= sets["mean_size"] <= 10
+    low, high = summary["analysis"]["conformal"]
+    for level, sets in ((0.6, low), (0.85, high)):
+        assert sets["level"] == level
+        assert sets["samples"] + sets["calibration_samples"] == len(prepare(config)[1].dataset.test.targets)
+        assert sets["coverage"] == pytest.approx(level, abs=0.1)
+    assert low["mean_size"] < high["mean_size"] <= 10
     assert list(summary["analysis"]["cka"]) == [layer.name for layer in prepare(config)[0].layout.order]
     assert load_config(out / "config.toml") == config
 
@@ -92,7 +94,7 @@ def test_each_data_phase_is_evaluated_with_its_own_model(tmp_path: Path) -> None
     runs = {
         name: run(
             small(rounds=16, algorithm={"name": name, "lr": 0.2}, analysis={}, **phases), out=tmp_path / name
-        ).summary["analysis"]["conformal"]
+        ).summary["analysis"]["conformal"][0]
         for name in ("fedavg", "mm_psgd")
     }
     assert runs["mm_psgd"]["mean_size"] < runs["fedavg"]["mean_size"]

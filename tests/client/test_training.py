@@ -33,6 +33,10 @@ class Quadratic:
         g = y - CENTRES[batch]
         return g, (g @ g) / 2
 
+    def loss(self, y: Tensor, batch: int) -> Tensor:
+        g = y - CENTRES[batch]
+        return (g @ g) / 2
+
     def fraction(self, batch: int) -> float:
         return FRACTIONS[batch]
 
@@ -139,7 +143,9 @@ def test_the_mean_gradient_is_the_mean_direction_of_the_local_steps() -> None:
 
 def test_the_loss_is_the_mean_over_the_samples_at_x() -> None:
     losses = [((X - centre) @ (X - centre)) / 2 for centre in CENTRES]
-    torch.testing.assert_close(work().loss(X).reshape(()), 0.75 * losses[0] + 0.25 * losses[1])
+    gradients = Quadratic()
+    torch.testing.assert_close(work(gradients).loss(X).reshape(()), 0.75 * losses[0] + 0.25 * losses[1])
+    assert gradients.computed == 0, "a loss needs no gradient"
 
 
 def test_the_training_loss_is_the_mean_over_the_steps() -> None:

@@ -1,7 +1,6 @@
 """A real Prometheus server for the tests, with the shipped config."""
 
 import json
-import shutil
 import socket
 import subprocess
 import time
@@ -26,7 +25,9 @@ def free_port() -> int:
 class Prometheus:
     """A Prometheus server on a free loopback port."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, changes: dict[str, str] | None = None, alert_changes: dict[str, str] | None = None
+    ) -> None:
         self.discovery, self.ray = folder / "discovery", folder / "ray/prom_metrics_service_discovery.json"
         config = (ROOT / "cluster/monitoring/prometheus.yml").read_text()
         # Change only the paths and the intervals.
@@ -38,11 +39,16 @@ class Prometheus:
             "evaluation_interval: 15s": "evaluation_interval: 1s",
             "refresh_interval: 5s": "refresh_interval: 1s",
             "refresh_interval: 30s": "refresh_interval: 1s",
+            **(changes or {}),
         }.items():
             assert shipped in config
             config = config.replace(shipped, here)
         (folder / "prometheus.yml").write_text(config)
-        shutil.copy(ROOT / "cluster/monitoring/alerts.yml", folder)
+        alerts = (ROOT / "cluster/monitoring/alerts.yml").read_text()
+        for shipped, here in (alert_changes or {}).items():
+            assert shipped in alerts
+            alerts = alerts.replace(shipped, here)
+        (folder / "alerts.yml").write_text(alerts)
         self.address = f"127.0.0.1:{free_port()}"
         self._log = (folder / "prometheus.log").open("w")
         self.process = subprocess.Popen(

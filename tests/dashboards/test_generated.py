@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from dashboards.build import ROOT, expressions, files, pages
+from raybcgd.config import Config
+from raybcgd.config.explain import section_of
 from raybcgd.record.metrics import METRICS
 
 MONITORING = ROOT / "cluster/monitoring"
@@ -33,6 +35,7 @@ def test_every_metric_has_a_help_text_and_a_panel() -> None:
 
 def test_panels_and_alerts_use_only_existing_metrics() -> None:
     known = {f"raybcgd_{metric.name}{end}" for metric in METRICS for end in ("", "_bucket", "_sum", "_count")}
+    known.add("raybcgd_run_up")  # of the collector
     used = [shown.expr for shown in expressions()]
     used += [rule["expr"] for group in _alerts() for rule in group["rules"]]
     assert {name for expr in used for name in re.findall(r"raybcgd_\w+", expr)} <= known
@@ -96,16 +99,39 @@ def test_every_alert_has_a_unit_test() -> None:
             assert rule["annotations"]["description"]
 
 
+def test_every_alert_has_a_section_in_the_runbook() -> None:
+    runbook = (ROOT / "docs/runbook.md").read_text()
+    alerts = [rule for group in _alerts() for rule in group["rules"]]
+    assert re.findall(r"^## (.+)$", runbook, re.MULTILINE) == [rule["alert"] for rule in alerts]
+    for rule in alerts:
+        assert rule["annotations"]["runbook"] == f"docs/runbook.md#{rule['alert'].lower()}"
+    tables = {name: section_of(Config, name) for name in Config.model_fields}
+    for table, name in re.findall(r"`([a-z]+)\.([a-z_]+)`", runbook):
+        section = tables.get(table)
+        assert table in ("workers", "algorithm") or (section is not None and name in section.model_fields), name
+
+
+def test_memory_of_gpus_is_shown_in_the_unit_of_ray() -> None:
+    panels = [panel for text in pages().values() for panel in json.loads(text)["panels"]]
+    (panel,) = [p for p in panels if any("ray_node_gram_used" in t["expr"] for t in p.get("targets", ()))]
+    assert panel["fieldConfig"]["defaults"]["unit"] == "mbytes"  # Grafana's name of MiB
+
+
 def test_the_compose_file_mounts_existing_files_and_listens_on_loopback_only() -> None:
     compose = yaml.safe_load((MONITORING / "compose.yaml").read_text())
     for service in compose["services"].values():
         assert "ports" not in service
         for volume in service["volumes"]:
             source = volume.split(":")[0]
+            assert source != "/tmp/ray", "Docker would create it as root"
             if source.startswith("."):
                 assert (MONITORING / source).exists(), source
     assert "--web.listen-address=127.0.0.1:9090" in compose["services"]["prometheus"]["command"]
     assert compose["services"]["grafana"]["environment"]["GF_SERVER_HTTP_ADDR"] == "127.0.0.1"
+    assert (
+        "--web.listen-address=127.0.0.1:9093 --cluster.listen-address="
+        in compose["services"]["alertmanager"]["command"][0]
+    )
     source = yaml.safe_load((MONITORING / "grafana/provisioning/datasources/prometheus.yaml").read_text())
     assert source["datasources"][0]["url"] == "http://127.0.0.1:9090"
 

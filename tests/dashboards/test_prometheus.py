@@ -17,7 +17,8 @@ from raybcgd.config import Config
 from raybcgd.engine.local import LocalSession
 from raybcgd.experiment import run
 from raybcgd.problem import prepare
-from raybcgd.record.endpoint import Endpoint, discovery_file
+from raybcgd.record.discovery import discovery_file
+from raybcgd.record.endpoint import Endpoint
 from raybcgd.record.metrics import METRICS, Exported, Exporter, RunInfo
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.record.settings import MetricsConfig
@@ -93,9 +94,14 @@ def _slowly(folder: Path, config: Config) -> Iterator[RoundRecord]:
 
 def _on_gpus(prometheus: Prometheus, records: list[RoundRecord]) -> Endpoint:
     exporter = Exporter(RunInfo("gpus", "fedavg", "images", 10, 100, True), MetricsConfig())
-    memory = {"device_memory_bytes": 10, "object_store_bytes": 20, "object_store_capacity_bytes": 30}
+    memory = {
+        "device_memory_bytes": 10,
+        "device_reserved_bytes": 12,
+        "object_store_bytes": 20,
+        "object_store_capacity_bytes": 30,
+    }
     exporter.replay(r.model_copy(update={"hosts": r.hosts.model_copy(update=memory)}) for r in records)
-    return Endpoint(exporter.registry, "127.0.0.1", 0, discovery_file(str(prometheus.discovery), "gpus"))
+    return Endpoint(exporter.registry, "127.0.0.1", 0, discovery_file(str(prometheus.discovery), "gpus"), "gpus")
 
 
 def test_every_expression_of_every_panel_returns_data(prometheus: Prometheus, seen: Path) -> None:
@@ -112,7 +118,7 @@ def test_every_alert_is_loaded_and_healthy_and_none_fires(prometheus: Prometheus
         for rule in group["rules"]:
             assert prometheus.query(rule["expr"]) == [], rule["alert"]
             # A healthy run fires no alert, but both sides of every comparison must have data.
-            for side in re.split(r"\bunless\b|[<>]=?|==", rule["expr"]):
+            for side in re.split(r"\b(?:unless|and|or)\b|[<>]=?|==", rule["expr"].replace("raybcgd_run_up", "up")):
                 assert re.fullmatch(r"\s*[\d.]+\s*", side) or prometheus.query(side.strip()), (rule["alert"], side)
 
 
@@ -154,6 +160,7 @@ def test_the_values_match_the_log(prometheus: Prometheus, seen: Path) -> None:
         "hosts_object_store_bytes",
         "hosts_object_store_capacity_bytes",
         "hosts_device_memory_bytes",
+        "hosts_device_reserved_bytes",
     }
 
 
@@ -195,3 +202,23 @@ def test_labels_tell_runs_apart(prometheus: Prometheus, seen: Path) -> None:
 def test_a_finished_run_is_no_longer_a_target(prometheus: Prometheus, tmp_path: Path) -> None:
     run(small(rounds=1, metrics={"discovery": str(prometheus.discovery)}), out=tmp_path / "short")
     assert not list(prometheus.discovery.glob("*short*"))
+
+
+def test_a_resumed_run_is_one_series_and_runs_of_the_same_name_are_two(prometheus: Prometheus) -> None:
+    def endpoint(folder: str, round_index: int) -> Endpoint:
+        registry = CollectorRegistry()
+        Gauge("raybcgd_round", "A metric.", ("run",), registry=registry).labels("a/b").set(round_index)
+        return Endpoint(
+            registry, "127.0.0.1", 0, discovery_file(str(prometheus.discovery), "a/b", folder), "a/b", folder
+        )
+
+    def rounds() -> dict[str, float]:
+        found = prometheus.query('raybcgd_round{run="a/b"}')
+        return {series["metric"]["instance"]: float(series["value"][1]) for series in found}
+
+    killed = endpoint("/one/a/b", 3)
+    killed.__enter__()  # and never left: its file stays
+    until(lambda: rounds() == {"/one/a/b": 3})
+    with endpoint("/one/a/b", 4), endpoint("/two/a/b", 7):
+        until(lambda: rounds() == {"/one/a/b": 4, "/two/a/b": 7})
+        assert len(prometheus.query('raybcgd_round{run="a/b"}')) == 2

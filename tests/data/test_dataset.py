@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from raybcgd.data.dataset import Dataset, channel_statistics
 from raybcgd.data.settings import DataConfig
@@ -126,6 +127,20 @@ def test_a_test_subset_is_the_same_in_every_run() -> None:
     assert len(one) == 50
     assert np.array_equal(one.inputs, two.inputs)
     assert len(load(DataConfig(test_samples=10**6)).test) == 355
+
+
+def test_a_validation_split_is_held_out_of_the_training_data_and_the_same_in_every_run() -> None:
+    whole, train = load(DataConfig()), load(DataConfig(validation_share=0.1))
+    tuned = load(DataConfig(validation_share=0.1, evaluate_on="validation"))
+    assert np.array_equal(train.test.inputs, whole.test.inputs)
+    assert np.array_equal(train.train.inputs, tuned.train.inputs)
+    assert len(tuned.test) == pytest.approx(0.1 * len(whole.train), abs=5)
+    assert np.bincount(tuned.test.targets).min() > 10
+    rows = {row.tobytes() for row in tuned.test.inputs}
+    assert len(rows) + len(train.train) == len(whole.train)
+    assert not rows & {row.tobytes() for row in train.train.inputs}
+    with pytest.raises(ValidationError, match="needs validation_share"):
+        DataConfig(evaluate_on="validation")
 
 
 def test_an_unknown_source_lists_the_known_ones() -> None:

@@ -1,7 +1,10 @@
 """Block-cyclic data: phases of labels, each split among all clients."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from raybcgd.data.phases import phase_labels, phases
 from raybcgd.data.settings import PhasesConfig
@@ -10,7 +13,7 @@ from raybcgd.errors import ConfigError
 TRAIN, TEST = np.tile(np.arange(10), 1200), np.tile(np.arange(10), 100)
 
 
-@pytest.mark.parametrize("shared", [0, 1, 2])
+@pytest.mark.parametrize("shared", [0, 1, 2, 5, 8])
 def test_every_sample_belongs_to_one_phase(shared: int) -> None:
     config = PhasesConfig(count=5, shared_labels=shared)
     found = phases(TRAIN, TEST, 10, config, clients=100, seed=0)
@@ -27,6 +30,39 @@ def test_every_sample_belongs_to_one_phase(shared: int) -> None:
 
 def test_neighbouring_phases_share_labels_in_a_cycle() -> None:
     assert phase_labels(6, PhasesConfig(count=3, shared_labels=1)) == [(0, 1, 2), (2, 3, 4), (4, 5, 0)]
+
+
+def test_labels_overlap_freely() -> None:
+    assert phase_labels(4, PhasesConfig(count=4, shared_labels=2)) == [(0, 1, 2), (1, 2, 3), (2, 3, 0), (3, 0, 1)]
+    assert phase_labels(2, PhasesConfig(count=4, shared_labels=1)) == [(0,), (0, 1), (1,), (1, 0)]
+    chosen = ((0, 1, 2), (2, 7), (0, 2, 7))
+    found = phases(TRAIN, TEST, 10, PhasesConfig(count=3, labels=chosen), clients=10, seed=0)
+    for phase, labels in zip(found, chosen, strict=True):
+        assert set(TRAIN[phase.train.indices]) == set(labels) == set(TEST[phase.test])
+    used = np.concatenate([phase.train.indices for phase in found])
+    assert np.array_equal(np.sort(used), np.flatnonzero(np.isin(TRAIN, [0, 1, 2, 7])))
+    with pytest.raises(ValidationError, match="labels has 3 phases, but count = 5"):
+        PhasesConfig(labels=chosen)
+
+
+def test_the_samples_of_a_phase_are_dealt_in_the_order_of_their_labels() -> None:
+    """The paper: local training sets are fetched from the block in sequence."""
+    for phase in phases(TRAIN, TEST, 10, PhasesConfig(count=2), clients=50, seed=0):
+        labels = [TRAIN[phase.train.client(i)] for i in range(50)]
+        assert all(a.max() <= b.min() for a, b in pairwise(labels))
+        assert np.mean([len(set(own)) for own in labels]) < 1.2
+    mixed = phases(TRAIN, TEST, 10, PhasesConfig(count=2, deal="random"), clients=50, seed=0)[0].train
+    assert np.mean([len(set(TRAIN[mixed.client(i)])) for i in range(50)]) == 5
+
+
+def test_the_shuffled_baseline_trains_on_all_labels_and_is_evaluated_per_phase() -> None:
+    cyclic, shuffled = (phases(TRAIN, TEST, 10, PhasesConfig(shuffled=flag), 100, 0) for flag in (False, True))
+    assert all(np.array_equal(a.test, b.test) for a, b in zip(cyclic, shuffled, strict=True))
+    first = shuffled[0].train
+    assert np.array_equal(np.sort(first.indices), np.arange(len(TRAIN)))
+    assert all(np.array_equal(phase.train.indices, first.indices) for phase in shuffled)
+    assert min(len(set(TRAIN[first.client(i)])) for i in range(100)) == 10
+    assert first.sizes.std() == pytest.approx(24, rel=0.3)
 
 
 def test_a_shared_label_is_as_frequent_in_training_as_in_test_data() -> None:
@@ -59,8 +95,10 @@ def test_phases_depend_on_the_seed() -> None:
     ("config", "clients", "message"),
     [
         (PhasesConfig(count=11), 10, r"data\.phases\.count = 11 .* lower it to 10"),
-        (PhasesConfig(count=5, shared_labels=3), 10, r"data\.phases\.shared_labels = 3 .* lower it to 2"),
+        (PhasesConfig(count=5, shared_labels=9), 10, r"data\.phases\.shared_labels = 9 .* lower it to 8"),
         (PhasesConfig(count=1, shared_labels=1), 10, r"data\.phases\.shared_labels = 1 .* lower it to 0"),
+        (PhasesConfig(count=2, labels=((0, 1), (1, 10))), 10, r"labels of phase 1 are \[1, 10\]; .* from 0 to 9"),
+        (PhasesConfig(count=2, labels=((0, 0), (1,))), 10, r"labels of phase 0 are \[0, 0\]; list different"),
         (
             PhasesConfig(count=5),
             2401,

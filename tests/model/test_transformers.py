@@ -16,6 +16,7 @@ from raybcgd.model.layers import layers_of
 from raybcgd.model.pretrained import load_pretrained, read_weights
 from raybcgd.model.settings import BlocksConfig, ModelConfig
 from raybcgd.model.zoo import build
+from raybcgd.torchvision_ops import import_torchvision
 
 
 def _tiny(input_shape: tuple[int, ...] = (1, 8, 8), classes: int = 10, **options: object) -> nn.Module:
@@ -28,6 +29,18 @@ def test_greyscale_and_non_square_images_are_resized() -> None:
     assert _tiny((3, 30, 17), patch=7)(torch.randn(2, 3, 30, 17)).shape == (2, 10)
     with pytest.raises(ConfigError, match="1 or 3 channels"):
         _tiny((2, 8, 8))
+
+
+def test_vit_base_sees_the_central_crop_of_the_resized_image() -> None:
+    """The paper resizes to 256 and crops to 224, as torchvision's transforms for these weights do."""
+    transforms = import_torchvision("transforms.functional")
+    images = torch.randn(2, 3, 64, 64)
+    expected = transforms.center_crop(transforms.resize(images, [256, 256], antialias=True), [224, 224])
+    with torch.device("meta"):
+        model = build(ModelConfig(name="vit_b_16"), (3, 64, 64), 10, seed=0)
+    (hook,) = model._forward_pre_hooks.values()
+    torch.testing.assert_close(hook(model, (images,))[0], expected)
+    assert hook(model, (images[:, :1],))[0].shape == (2, 3, 224, 224)
 
 
 def test_only_adapters_and_head_are_trained() -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -9,8 +10,9 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from raybcgd.errors import ConfigError
+from raybcgd.model.blocks import divide
 from raybcgd.model.losses import binary_cross_entropy
-from raybcgd.model.settings import MODELS, ModelConfig
+from raybcgd.model.settings import MODELS, BlocksConfig, ModelConfig
 from raybcgd.model.zoo import build, loss_function
 
 SMALL = sorted(set(MODELS) - {"vit_b_16", "sigmoid_erm"})
@@ -53,6 +55,26 @@ def test_every_model_accepts_colour_and_grey_images(name: str, input_shape: tupl
         outputs = _model(name, input_shape, 7, **options)(torch.randn(2, *input_shape))
     assert outputs.shape == (2, 7)
     assert bool(outputs.isfinite().all())
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "shared", "ratio"),
+    [("vgg11-fedpvr", {}, ("classifier",), 2.11), ("resnet8", {"norm": "batch"}, "last", 2.02)],
+)
+def test_fedpvr_sends_as_much_as_published(name: str, options: dict[str, str], shared: Any, ratio: float) -> None:
+    """Upload and download of FedPVR, relative to the model: the model and the control variates of the last layers."""
+    layout = divide(_model(name, (3, 32, 32), **options), BlocksConfig(count=1, shared=shared))
+    assert 2 * (1 + layout.shared.size / layout.size) == pytest.approx(ratio, abs=0.005)
+
+
+def test_the_vgg_of_fedpvr_has_a_fifth_pool_and_dropout_that_repeats() -> None:
+    model = _model("vgg11-fedpvr", (3, 32, 32))
+    x = torch.randn(2, 3, 32, 32)
+    features = model.features(x)
+    assert torch.equal(model.pool(features), nn.functional.max_pool2d(features, 2))
+    outputs = [(torch.manual_seed(seed), model(x))[1] for seed in (0, 0, 1)]
+    assert torch.equal(outputs[0], outputs[1])
+    assert not torch.equal(outputs[0], outputs[2])
 
 
 @pytest.mark.parametrize("name", ["mlp", "logistic", "resnet8", "resnet18", "vit_tiny"])
@@ -190,7 +212,7 @@ def test_the_default_model_does_not_import_torchvision() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
-@pytest.mark.parametrize("name", sorted({*SMALL} - {"vgg19", "resnet18"}))
+@pytest.mark.parametrize("name", sorted({*SMALL} - {"vgg19", "resnet18", "vgg11-fedpvr"}))
 def test_stacked_gradients_equal_single_gradients(name: str) -> None:
     options = {"depth": 1, "width": 12, "lora_rank": 1} if name == "vit_tiny" else {}
     model = build(ModelConfig(name=name, options=options, dtype="float64"), (1, 18, 18), 3, seed=0)

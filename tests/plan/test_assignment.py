@@ -31,6 +31,12 @@ def test_fewer_clients_than_blocks_get_different_blocks_and_all_blocks_are_used_
     assert {block for blocks in rounds for block in blocks} == set(range(5))
 
 
+def test_the_blocks_that_get_one_client_more_are_drawn_per_round() -> None:
+    counts = np.array([np.bincount([m.block for m in draw_cohort(3, k, 20, 10, 6)], minlength=6) for k in range(300)])
+    assert (np.sort(counts, axis=1) == [1, 1, 2, 2, 2, 2]).all()
+    assert counts.mean(axis=0) == pytest.approx(np.full(6, 10 / 6), abs=0.1)
+
+
 def test_blocks_without_a_client_do_not_change(tmp_path: Path) -> None:
     few = {"clients_per_block": None, "clients_per_round": 1, "cover": "some"}
     with pytest.raises(ConfigError, match=r"is less than the 3 blocks; raise it to at least 3, .* cohort\.cover"):
@@ -51,8 +57,9 @@ def test_blocks_without_a_client_do_not_change(tmp_path: Path) -> None:
 )
 def test_no_other_even_assignment_makes_the_slowest_upload_faster(rates: list[float], sizes: list[int]) -> None:
     clients = list(range(len(rates)))
-    blocks = by_bandwidth(np.array(rates), sizes)(clients, len(sizes))
-    assert sorted(blocks) == sorted(evenly(clients, len(sizes))), "the number of clients per block must not change"
+    blocks = by_bandwidth(np.array(rates), sizes)(clients, len(sizes), np.random.default_rng(0))
+    even = evenly(clients, len(sizes), np.random.default_rng(0))
+    assert sorted(blocks) == sorted(even), "the number of clients per block must not change"
 
     def slowest(assigned: Any) -> float:
         return max(sizes[block] / rate for block, rate in zip(assigned, rates, strict=True))
@@ -67,7 +74,7 @@ def test_no_other_even_assignment_makes_the_slowest_upload_faster(rates: list[fl
 def test_every_block_has_a_client_and_blocks_with_more_need_have_at_least_as_many(
     need: list[float], spare: int
 ) -> None:
-    blocks = by_need(np.array(need))(list(range(len(need) + spare)), len(need))
+    blocks = by_need(np.array(need))(list(range(len(need) + spare)), len(need), np.random.default_rng(0))
     counts = np.bincount(blocks, minlength=len(need))
     assert counts.sum() == len(need) + spare
     assert counts.min() >= 1

@@ -8,7 +8,7 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.experimental import get_object_locations
 
-from raybcgd.engine.ray.host_actor import HostActor
+from raybcgd.engine.ray.host_actor import HostActor, packed
 from raybcgd.experiment import run
 from raybcgd.messages import ClientTask, RoundOrders
 from raybcgd.problem import prepare
@@ -32,6 +32,13 @@ def test_weights_do_not_depend_on_the_number_of_hosts(
     assert result.records[-1].hosts.up == hosts
 
 
+def test_participants_judge_candidates_on_ray_as_in_one_process(three_nodes: Cluster, tmp_path: Path) -> None:
+    settings = {"algorithm": {"name": "mc_psgd", "lr": 0.1}, "data": {"phases": {"count": 2, "rounds_per_phase": 2}}}
+    one = run(small(**settings), out=tmp_path / "one")
+    many = run(small(engine="ray", hosts={"count": 3}, **settings), out=tmp_path / "many")
+    assert many.summary["sha256"] == one.summary["sha256"]
+
+
 @pytest.mark.parametrize(("control_upload", "fields"), [("derived", 1), ("sent", 2)])
 def test_an_upload_contains_exactly_the_declared_slices(
     three_nodes: Cluster, out: Path, control_upload: str, fields: int
@@ -40,8 +47,9 @@ def test_an_upload_contains_exactly_the_declared_slices(
     host = HostActor.remote(problem, ray.put(data), str(out))
     zero = np.zeros(problem.layout.size, dtype=np.float32)
     for block in range(problem.num_blocks):
-        ref = host.train.remote([ClientTask(3, block)], {"x": zero, "c": zero}, RoundOrders(0, lr=0.05))
-        (outcome,) = ray.get(ref)
+        shared = ({"x": zero, "c": zero}, RoundOrders(0, lr=0.05))
+        ref = host.train.remote(shared, packed([ClientTask(3, block)], hand_over=True))
+        (outcome,) = ray.get(ref).outcomes
         own = problem.layout.blocks[block].size + problem.layout.shared.size
         assert outcome.payload.nbytes == fields * 4 * own
         # The object store adds an envelope of fixed size.

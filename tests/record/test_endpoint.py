@@ -11,7 +11,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from raybcgd.errors import ConfigError
-from raybcgd.record.endpoint import Endpoint, discovery_file
+from raybcgd.record.discovery import discovery_file
+from raybcgd.record.endpoint import Endpoint
 from raybcgd.record.settings import MetricsConfig
 from tests.record.scraping import scrape
 
@@ -49,11 +50,19 @@ def test_the_endpoint_waits_for_a_last_scrape_only_if_it_was_scraped_before(tmp_
         assert 0.1 < time.perf_counter() - began < 10
 
 
-def test_a_port_in_use_is_refused_with_its_number(tmp_path: Path) -> None:
+def test_a_port_in_use_is_a_warning_and_a_free_port_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Otherwise, the second run on a node would end with an error."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=rf"metrics\.port = {port}: cannot listen on this address"):
-            Endpoint(REGISTRY, "127.0.0.1", port, tmp_path / "x.json")
+        with Endpoint(REGISTRY, "127.0.0.1", port, tmp_path / "x.json") as endpoint:
+            assert endpoint.address != f"127.0.0.1:{port}"
+            assert "answer 42.0" in scrape(tmp_path)
+    assert f"metrics.port = {port} is in use; metrics are at port" in caplog.text
+
+
+def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"metrics\.host = '192\.0\.2\.77'.*correct metrics\.host"):
+        Endpoint(REGISTRY, "192.0.2.77", 0, tmp_path / "x.json")
 
 
 def test_consecutive_runs_can_use_the_same_port(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from raybcgd.engine.local import LocalSession
 from raybcgd.experiment import run
 from raybcgd.problem import prepare
+from raybcgd.record.discovery import read_targets
 from raybcgd.record.endpoint import Endpoint
 from raybcgd.record.metrics import FROM_RECORD, METRICS, RUN_LABELS, Exporter, RunInfo
 from raybcgd.record.rounds import Dropped, Metric, RoundLog, RoundRecord
@@ -25,7 +26,14 @@ from tests.conftest import small
 from tests.record.scraping import scrape
 
 INFO = RunInfo("a-run", "fedbcgd+", "digits", rounds=10, parameters=100, saves=True)
-NOT_EXPORTED = {"data_phase", "traffic.upload_d_total", "blocks.server_norms", "blocks.edges", "timing.finished_at"}
+NOT_EXPORTED = {
+    "data_phase",
+    "traffic.upload_d_total",
+    "blocks.server_norms",
+    "blocks.edges",
+    "timing.finished_at",
+    "hosts.device",
+}
 """Fields of the record that declare no metric. The counter of `upload_d` already sums to `upload_d_total`, and
 `finished_at` is exported as `round_timestamp_seconds`."""
 
@@ -85,6 +93,7 @@ def test_every_metric_of_the_record_has_a_value(records: tuple[RoundRecord, ...]
         "hosts_object_store_bytes",
         "hosts_object_store_capacity_bytes",
         "hosts_device_memory_bytes",
+        "hosts_device_reserved_bytes",
     }
 
 
@@ -286,3 +295,19 @@ def test_a_scrape_with_255_waiting_rounds_takes_less_than_50_ms(
         text = scrape(tmp_path)
         assert time.perf_counter() - began < 0.05
     assert "raybcgd_timing_round_seconds_count" in text
+
+
+def test_runs_with_the_same_last_folders_are_both_announced_and_withdrawn(tmp_path: Path) -> None:
+    """Keyed by name, they would share one discovery file and hide each other."""
+    discovery, seen = tmp_path / "discovery", []
+    config = small(rounds=1, metrics={"discovery": str(discovery)})
+
+    def inner(_: RoundRecord) -> None:
+        seen.append({target.instance for target in read_targets(discovery)})
+
+    def outer(_: RoundRecord) -> None:
+        run(config, out=tmp_path / "two/x/run", observe=inner)
+
+    run(config, out=tmp_path / "one/x/run", observe=outer)
+    assert seen == [{str(tmp_path / "one/x/run"), str(tmp_path / "two/x/run")}]
+    assert read_targets(discovery) == []

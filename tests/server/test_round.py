@@ -58,6 +58,9 @@ def test_a_failing_client_can_be_dropped(out: Path, monkeypatch: pytest.MonkeyPa
     (dropped,) = record.dropped
     assert (dropped.client, dropped.block) == (client, block)
     assert "the disk is gone" in dropped.reason
+    sampled = len(record.participants) + 1
+    parameters = prepare(config)[0].layout.size
+    assert record.traffic.upload_d == record.traffic.upload_bytes / (4 * sampled * parameters)
     assert len(record.participants) == 5
     assert client not in {participant.client for participant in record.participants}
 

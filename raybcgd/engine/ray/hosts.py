@@ -90,6 +90,19 @@ class HostGroup:
         """Return the hosts that are up."""
         return [number for number, host in self.all.items() if host.place is not None]
 
+    def load(self) -> dict[str, Any]:
+        """Return the memory of all hosts together, and their kinds of devices."""
+        loads = [host.load for host in self.all.values()]
+        on_devices = [load for load in loads if load.device_memory_bytes is not None]
+        return {
+            "device": ", ".join(sorted({load.device for load in loads if load.device})) or None,
+            "state_memory_bytes": sum(load.state_memory_bytes for load in loads),
+            "device_memory_bytes": sum(load.device_memory_bytes or 0 for load in on_devices) if on_devices else None,
+            "device_reserved_bytes": sum(load.device_reserved_bytes or 0 for load in on_devices)
+            if on_devices
+            else None,
+        }
+
     def starting(self) -> dict[Any, int]:
         """Return the hosts that are starting, by the reference to wait for."""
         return {host.ready: number for number, host in self.all.items() if host.place is None}

@@ -1,6 +1,7 @@
 """The number of client hosts, and the resources of each."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -57,7 +58,7 @@ def sums_at_hosts(problem: Problem, tasks: Sequence[ClientTask], hosts: int) -> 
     """Return whether the hosts add up the uploads of these tasks, and the size of a host's sums in bytes."""
     wire, terms = problem.wire, declared(problem.algorithm.terms_type)
     sums = 8 * problem.layout.size * sum(field.per_coordinate for field in terms)  # in float64
-    uploads = sum(wire.uncoded_bytes(task.block) for task in tasks)
+    uploads = sum(count * wire.uncoded_bytes(block) for block, count in Counter(task.block for task in tasks).items())
     wanted = problem.config.hosts.aggregation
     fewer_bytes = hosts * sums <= max(uploads, _SMALL_SUMS_BYTES)
     return wanted == "hosts" or (wanted == "auto" and fewer_bytes), sums

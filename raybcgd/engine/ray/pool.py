@@ -12,6 +12,7 @@ import ray
 from ray.exceptions import RayTaskError
 
 from raybcgd.engine.ray.collection import collect_node
+from raybcgd.engine.ray.host_actor import packed
 from raybcgd.engine.ray.hosts import LOST, Host, HostGroup
 from raybcgd.engine.ray.object_store import store_usage
 from raybcgd.engine.ray.placement import sums_at_hosts
@@ -24,7 +25,7 @@ from raybcgd.server.pool import Inbox, PoolReport, RoundWork
 
 _CALLS_IN_FLIGHT = 2
 """Calls in flight per host. With two, a host never waits for the coordinator."""
-_USAGE_SECONDS = 5.0
+_USAGE_SECONDS = 15.0
 """Minimum time between measurements of the object store. More frequent ones would slow down short rounds."""
 _PIECEWISE_BYTES = 2**26
 """Partial sums larger than this are collected in pieces at the end of a round. Smaller ones come with the last call."""
@@ -37,6 +38,7 @@ class _Training:
     inbox: Inbox
     orders: RoundOrders
     broadcast_ref: Any
+    """The broadcast and the orders, which all calls share."""
     deadline: float | None
     """Time on the monotonic clock. None: wait for all tasks."""
     queues: TaskQueues
@@ -106,15 +108,16 @@ class RayPool:
         self.hosts.wait_for_any()
         # The deadline starts here, so that waiting for a node does not make clients late.
         deadline = None if work.deadline_seconds is None else time.monotonic() + work.deadline_seconds
-        began = time.perf_counter()
-        broadcast_ref = ray.put(dict(work.broadcast))
-        self._broadcast_seconds = time.perf_counter() - began
         problem, up = self._problem, self.hosts.up()
         reduce, sums_bytes = sums_at_hosts(problem, work.tasks, len(up))
+        orders = work.orders._replace(reduce=reduce)
+        began = time.perf_counter()
+        broadcast_ref = ray.put((dict(work.broadcast), orders))
+        self._broadcast_seconds = time.perf_counter() - began
         by_block = problem.algorithm.blockwise and not problem.keeps_state and sums_bytes > _PIECEWISE_BYTES
         training = _Training(
             inbox,
-            work.orders._replace(reduce=reduce),
+            orders,
             broadcast_ref,
             deadline,
             TaskQueues(self.hosts.fixed_homes, problem.stack, by_block),
@@ -153,7 +156,7 @@ class RayPool:
         last = queues.is_empty(number) and not training.piecewise
         if chunk or (last and host.kept and not host.calls):
             hand_over = training.each_call_hands_over or last
-            ref = host.actor.train.remote(chunk, training.broadcast_ref, training.orders, hand_over, training.alone)
+            ref = host.actor.train.remote(training.broadcast_ref, packed(chunk, hand_over, training.alone))
             host.calls[ref] = chunk
             training.calls += 1
             self._watch(number, ref)
@@ -321,20 +324,15 @@ class RayPool:
     def report(self) -> PoolReport:
         counts, self._counts = self._counts, Counter()
         restarted, self.hosts.restarted = self.hosts.restarted, 0
-        loads = [host.load for host in self.hosts.all.values()]
-        on_devices = [load.device_memory_bytes for load in loads if load.device_memory_bytes is not None]
         if time.monotonic() - self._usage_measured >= _USAGE_SECONDS:
             self._usage, self._usage_measured = store_usage(), time.monotonic()
         hosts = Hosts(
-            device=", ".join(sorted({load.device for load in loads if load.device})) or None,
             up=len(self.hosts.up()),
             pending=len(self.hosts.starting()),
             queued_tasks=self._max_queued,
             **counts,
             restarted=restarted,
-            state_memory_bytes=sum(load.state_memory_bytes for load in loads),
-            device_memory_bytes=sum(on_devices) if on_devices else None,
-            device_reserved_bytes=sum(load.device_reserved_bytes or 0 for load in loads) if on_devices else None,
+            **self.hosts.load(),
             object_store_bytes=self._usage[0],
             object_store_capacity_bytes=self._usage[1],
         )

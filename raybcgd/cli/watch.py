@@ -1,0 +1,31 @@
+"""`raybcgd watch`: the report of runs in progress, in a browser."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raybcgd.cli.shared import exits_cleanly, print_line
+from raybcgd.errors import ConfigError
+
+
+@exits_cleanly
+def watch(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, comparisons or sweeps, also unfinished ones.")
+    ],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1. 0: any free port.")] = 8000,
+    every: Annotated[int, typer.Option(min=1, help="Seconds between two reloads.")] = 5,
+    target: Annotated[float | None, typer.Option(help="Target accuracy. Default: that of the first run.")] = None,
+) -> None:
+    """Serve the report of runs in progress on this machine, and update it as rounds finish."""
+    from raybcgd.report.watch import LivePage, live_server  # importing matplotlib takes a second
+
+    if target is not None and not 0 < target <= 1:
+        raise ConfigError(f"--target {target:g} is not an accuracy; use a number between 0 and 1, such as 0.9")
+    with live_server(LivePage(folders, target), port, every) as server:
+        print_line(f"open http://127.0.0.1:{server.server_address[1]}; stop with Ctrl-C")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print_line("stopped")

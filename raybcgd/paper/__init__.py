@@ -1,0 +1,1 @@
+"""The papers' experiments: configs, published numbers, and our runs beside them."""

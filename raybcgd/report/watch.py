@@ -1,0 +1,88 @@
+"""Serve the report of runs in progress. The page is drawn again when a round has finished, and reloads itself."""
+
+import logging
+import tempfile
+import threading
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from raybcgd.errors import ConfigError
+from raybcgd.report.page import write_report
+from raybcgd.report.runs import read_runs, run_folders
+from raybcgd.storage import RunFolder
+
+log = logging.getLogger(__name__)
+
+_WAITING = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><link rel="icon" href="data:,"><title>raybcgd</title></head>
+<body><p>Waiting for the first round.</p></body></html>
+"""
+
+
+class LivePage:
+    """The report of runs that may still be in progress."""
+
+    def __init__(self, paths: Sequence[Path], target: float | None = None) -> None:
+        self._paths, self._target = paths, target
+        self._one_drawer = threading.Lock()
+        self._drawn: dict[Path, int] = {}
+        self._html = _WAITING.encode()
+
+    def html(self) -> bytes:
+        """Return the page, drawn again if a round has finished since the last call."""
+        with self._one_drawer:
+            sizes = self._log_sizes()
+            if sizes != self._drawn:
+                try:
+                    self._html, self._drawn = self._draw(list(sizes)), sizes
+                except ConfigError as error:  # for example, a file that is being replaced
+                    log.warning("cannot draw the report: %s", error)
+            return self._html
+
+    def _log_sizes(self) -> dict[Path, int]:
+        """Return the size of each run's log. Runs without a finished round are left out."""
+        sizes: dict[Path, int] = {}
+        for path in self._paths:
+            try:
+                folders = run_folders(path)
+            except ConfigError:  # the run has not created its folder yet
+                continue
+            for folder in folders:
+                file = RunFolder(folder).rounds
+                if file.exists() and (size := file.stat().st_size):
+                    sizes[folder] = size
+        return sizes
+
+    def _draw(self, folders: list[Path]) -> bytes:
+        runs = read_runs(folders)
+        with tempfile.TemporaryDirectory() as folder:
+            page = Path(folder) / "report.html"
+            write_report(runs, self._target or runs[0].config.metrics.target, page)
+            return page.read_bytes()
+
+
+def live_server(page: LivePage, port: int, seconds: int) -> ThreadingHTTPServer:
+    """Return a server of the page on loopback. Browsers reload the page after `seconds`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path != "/":
+                self.send_error(404)
+                return
+            body = page.html()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("Refresh", str(seconds))  # needs no script, which the page's policy forbids
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass  # no line per request
+
+    try:
+        return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    except OSError as error:
+        raise ConfigError(f"--port {port} cannot be used ({error.strerror}); use another one, or 0") from None

@@ -1,0 +1,62 @@
+"""The budget of a run: what it has spent, and how many rounds it can afford."""
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from raybcgd.problem import Problem
+from raybcgd.record.rounds import RoundRecord
+from raybcgd.server.settings import BudgetConfig
+
+_ROUNDING = 1e-9
+"""Relative error of a sum over rounds: 0.1 d times ten rounds may be slightly less than 1 d."""
+
+
+class Spent(NamedTuple):
+    """What the rounds so far have cost, in the units of `[budget]`."""
+
+    upload_d: float = 0.0
+    upload_bytes: int = 0
+    simulated_seconds: float = 0.0
+
+    @classmethod
+    def on(cls, records: Iterable[RoundRecord]) -> "Spent":
+        """Return the cost of some rounds."""
+        spent = cls()
+        for record in records:
+            spent = spent.plus(record)
+        return spent
+
+    def plus(self, record: RoundRecord) -> "Spent":
+        """Return the cost with one more round."""
+        traffic = record.traffic
+        return Spent(
+            self.upload_d + traffic.upload_d,
+            self.upload_bytes + traffic.upload_bytes,
+            self.simulated_seconds + (traffic.simulated_seconds or 0.0),
+        )
+
+    def reaches(self, budget: BudgetConfig) -> bool:
+        """Return whether a limit is reached."""
+        limits = {name: getattr(budget, name) for name in self._fields}
+        return any(limit is not None and getattr(self, n) >= limit * (1 - _ROUNDING) for n, limit in limits.items())
+
+
+def expected_rounds(problem: Problem) -> int:
+    """Return the number of rounds that the limits on uploads allow, if every sampled client takes part.
+
+    The simulated time of a round is not known in advance, so a limit on it does not count.
+    """
+    config, wire = problem.config, problem.wire
+    blocks = range(problem.num_blocks) if problem.algorithm.blockwise else (None,)
+    upload_bytes = sum(wire.upload(block).bytes for block in blocks) / len(blocks)
+    rounds = [config.rounds]
+    if config.budget.upload_d is not None:
+        rounds.append(_ceil(config.budget.upload_d * 4 * problem.layout.size / upload_bytes))
+    if config.budget.upload_bytes is not None:
+        rounds.append(_ceil(config.budget.upload_bytes / (upload_bytes * problem.cohort_size)))
+    return min(rounds)
+
+
+def _ceil(rounds: float) -> int:
+    return max(1, math.ceil(rounds * (1 - _ROUNDING)))

@@ -1,0 +1,119 @@
+"""Trackers get every round and the files of a run, and never stop it."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from raybcgd.cli import app
+from raybcgd.experiment import run
+from raybcgd.record.rounds import RoundRecord
+from raybcgd.report.tensorboard import scalars
+from raybcgd.report.trackers import TensorBoardTracker
+from tests.conftest import small
+
+FILES = {"config.toml", "rounds.jsonl", "summary.json", "final.safetensors", "report.html"}
+
+
+def events(folder: Path) -> dict[str, dict[int, float]]:
+    """Return the curves in a folder of TensorBoard events."""
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    accumulator = loader.EventAccumulator(str(folder))
+    accumulator.Reload()
+    return {
+        name: {event.step: event.value for event in accumulator.Scalars(name)} for name in accumulator.Tags()["scalars"]
+    }
+
+
+def test_tensorboard_shows_every_round_also_after_a_resume(out: Path) -> None:
+    run(small(rounds=2, track={"tensorboard": True}), out=out)
+    result = run(small(rounds=4, track={"tensorboard": True}), out=out, resume=True)
+    curves = events(out / "tensorboard")
+    for record in result.records:
+        for name, value in scalars(record).items():
+            assert curves[name][record.round] == pytest.approx(value, rel=1e-6), name
+    assert list(curves["quality/loss"]) == [0, 1, 2, 3]
+
+
+def test_wandb_offline_has_every_round(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb", reason="W&B is not installed")
+    from wandb.proto import wandb_internal_pb2
+    from wandb.sdk.internal.datastore import DataStore
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    result = run(small(rounds=3, track={"wandb": "raybcgd-test"}), out=out)
+    (file,) = out.glob("wandb/offline-run-*/*.wandb")
+    store = DataStore()
+    store.open_for_scan(str(file))
+    rows: list[dict[str, Any]] = []
+    config: dict[str, Any] = {}
+    artifacts, code = set(), None
+    while (data := store.scan_data()) is not None:
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        kind = record.WhichOneof("record_type")
+        if kind == "history":
+            rows.append({"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in record.history.item})
+        elif kind == "run":
+            config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
+        elif kind == "artifact":
+            artifacts |= {entry.path for entry in record.artifact.manifest.contents}
+        elif kind == "exit":
+            code = record.exit.exit_code
+    assert [row["_step"] for row in rows] == [0, 1, 2]
+    for row, done in zip(rows, result.records, strict=True):
+        for name, value in scalars(done).items():
+            assert row[name] == pytest.approx(value), name
+    assert config["algorithm"]["name"] == "fedbcgd+"
+    assert code == 0
+    assert artifacts == FILES
+
+
+def test_mlflow_has_every_round_the_settings_and_the_files(out: Path, tmp_path: Path) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed")
+    address = f"sqlite:///{tmp_path}/mlflow.db"
+    track = {"mlflow": address}
+    mlflow.MlflowClient(address).create_experiment("raybcgd", artifact_location=str(tmp_path / "artifacts"))
+    run(small(rounds=2, track=track), out=out)
+    result = run(small(rounds=3, track=track), out=out, resume=True)
+    client = mlflow.MlflowClient(address)
+    experiment = client.get_experiment_by_name("raybcgd")
+    (found,) = client.search_runs([experiment.experiment_id])  # the resumed run is the same run
+    assert found.info.status == "FINISHED"
+    assert found.data.params["algorithm.name"] == "fedbcgd+"
+    for name in ("quality/loss", "traffic/upload_d_total", "blocks/movement/shared"):
+        history = {metric.step: metric.value for metric in client.get_metric_history(found.info.run_id, name)}
+        assert history == {r.round: pytest.approx(scalars(r)[name]) for r in result.records}
+    assert {file.path for file in client.list_artifacts(found.info.run_id)} == FILES
+
+
+def test_a_tracker_that_fails_is_reported_once_and_the_run_goes_on(
+    out: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(self: TensorBoardTracker, record: RoundRecord) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(TensorBoardTracker, "observe", fail)
+    with caplog.at_level(logging.WARNING):
+        result = run(small(rounds=3, track={"tensorboard": True}), out=out)
+    assert len(result.records) == 3
+    assert caplog.text.count("track.tensorboard failed and is now off (OSError: disk full)") == 1
+
+
+def test_a_missing_package_is_a_warning(
+    out: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "mlflow", None)
+    run(small(rounds=1, track={"mlflow": "http://127.0.0.1:9"}), out=out)
+    assert "track.mlflow needs a package" in caplog.text
+    assert "pip install raybcgd[mlflow]" in caplog.text
+
+
+def test_a_misspelled_tracker_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text("[track]\ntensorbord = true\n")
+    done = CliRunner().invoke(app, ["train", str(tmp_path / "x.toml")])
+    assert done.exit_code == 2
+    assert "track.tensorbord is not a setting; did you mean tensorboard?" in done.output

@@ -1,0 +1,159 @@
+"""`raybcgd watch`: a page that follows runs in progress."""
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from raybcgd.experiment import run
+from raybcgd.record.rounds import RoundRecord
+from raybcgd.report.watch import LivePage, live_server
+from tests.conftest import small
+
+CHROMIUM = shutil.which("chromium")
+
+
+@contextmanager
+def serving(page: LivePage, seconds: int = 1) -> Iterator[str]:
+    with live_server(page, 0, seconds) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+        server.shutdown()
+
+
+def fetch(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=60) as answer:
+        assert answer.headers["Refresh"] == "1"
+        return str(answer.read().decode())
+
+
+def rounds_shown(text: str) -> int:
+    """Return the number of rounds in the page's summary table."""
+    headings = [re.sub("<[^>]+>", "", cell) for cell in re.findall(r"<th[^>]*>(.*?)</th>", text)]
+    cells = [re.sub("<[^>]+>", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", text)]
+    return int(cells[headings.index("rounds")])
+
+
+class Steps:
+    """A run in a thread that waits after every round until the test lets it continue."""
+
+    def __init__(self, out: Path, rounds: int) -> None:
+        self._next, self._done = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(
+            target=run, args=(small(rounds=rounds),), kwargs={"out": out, "observe": self._wait}, daemon=True
+        )
+
+    def _wait(self, _: RoundRecord) -> None:
+        self._done.release()
+        self._next.acquire()
+
+    def start(self) -> None:
+        self._thread.start()
+        self._done.acquire()
+
+    def step(self) -> None:
+        self._next.release()
+        self._done.acquire()
+
+    def finish(self) -> None:
+        for _ in range(100):
+            self._next.release()
+        self._thread.join(60)
+
+
+def test_the_page_follows_a_run(out: Path) -> None:
+    steps = Steps(out, rounds=4)
+    with serving(LivePage([out])) as address:
+        assert "Waiting for the first round." in fetch(address)  # the folder does not exist yet
+        steps.start()
+        assert rounds_shown(fetch(address)) == 1
+        steps.step()
+        page = fetch(address)
+        assert rounds_shown(page) == 2
+        assert fetch(address) == page
+        steps.finish()
+        assert rounds_shown(fetch(address)) == 4
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            fetch(f"{address}other")
+
+
+def test_runs_without_a_round_are_left_out(tmp_path: Path) -> None:
+    run(small(rounds=1), out=tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    shutil.copy(tmp_path / "a/config.toml", tmp_path / "b")
+    assert rounds_shown(LivePage([tmp_path]).html().decode()) == 1
+
+
+async def look(address: str, profile: Path, done: Callable[[str], bool]) -> str:
+    """Open a page once in a browser, and return what it shows as soon as `done` is true of it."""
+    assert CHROMIUM is not None
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--remote-debugging-port=0"]
+    browser = subprocess.Popen([CHROMIUM, *flags, address], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not (profile / "DevToolsActivePort").exists():
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.2)
+        port = (profile / "DevToolsActivePort").read_text().split()[0]
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"http://127.0.0.1:{port}/json") as answer:
+                (tab,) = [tab for tab in await answer.json() if tab["url"] == address]
+            async with session.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=0) as page:
+                call = {"method": "Runtime.evaluate", "params": {"expression": "document.documentElement.outerHTML"}}
+                for number in range(1000):
+                    await page.send_json({"id": number, **call})
+                    reply = await page.receive_json()
+                    text = str(reply.get("result", {}).get("result", {}).get("value", ""))
+                    if done(text):
+                        return text
+                    assert time.monotonic() < deadline, text[:500]
+                    await asyncio.sleep(0.2)
+    finally:
+        browser.terminate()
+        browser.wait(20)
+    raise AssertionError
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium (Debian's package) is not installed")
+def test_a_browser_shows_new_rounds_by_itself(out: Path, tmp_path: Path) -> None:
+    """The page is opened once, after the first round, and shows the last round in the end."""
+    steps, shown = Steps(out, rounds=3), []
+
+    def done(text: str) -> bool:
+        if "</table>" not in text:
+            return False  # the page is loading
+        shown.append(rounds_shown(text))
+        if len(shown) == 1:
+            steps.finish()
+        return shown[-1] == 3
+
+    steps.start()
+    with serving(LivePage([out])) as address:
+        asyncio.run(look(address, tmp_path / "profile", done))
+    assert shown[0] == 1
+
+
+def test_the_command_prints_its_address_and_stops_with_ctrl_c(out: Path) -> None:
+    run(small(rounds=1), out=out)
+    command = [sys.executable, "-m", "raybcgd", "watch", str(out), "--port", "0", "--every", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    (address,) = re.findall(r"http://127\.0\.0\.1:\d+", line)
+    assert rounds_shown(fetch(address)) == 1
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.read() == "stopped\n"
+    assert process.wait(30) == 0
