@@ -14,7 +14,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import MetricsHandler
 
-from raybcgd.errors import ConfigError
+from raybcgd.errors import ConfigError, RunError, first_line
 from raybcgd.storage import write_atomic
 
 log = logging.getLogger(__name__)
@@ -80,8 +80,9 @@ class Endpoint:
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(self._file, json.dumps(targets) + "\n")
-        except OSError as error:  # a run does not depend on its metrics
-            log.warning("cannot write %s for Prometheus (%s); set metrics.discovery", self._file, error.strerror)
+        except (OSError, RunError) as error:  # a run does not depend on its metrics
+            cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+            log.warning("cannot write %s for Prometheus (%s); set metrics.discovery", self._file, first_line(cause))
 
 
 def _handler(registry: CollectorRegistry, scraped: threading.Event) -> type[MetricsHandler]:
