@@ -191,3 +191,16 @@ def test_the_tables_of_a_config_give_the_same_config() -> None:
 def test_importing_the_config_imports_neither_torch_nor_ray() -> None:
     code = "import raybcgd.config, sys; print({'torch', 'ray'} & sys.modules.keys())"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("tables", "line"),
+    [
+        ({"model": {"options": {"scale": float("nan")}}}, "model.options.scale = nan: must be a finite number"),
+        ({"data": {"options": {"x": [1.0, float("inf")]}}}, r"data.options.x\[1\] = inf: must be a finite number"),
+        ({"algorithm": {"lr": float("inf")}}, "algorithm.lr = inf: must be a finite number"),
+    ],
+)
+def test_numbers_that_are_not_finite_are_refused(tables: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{line}$"):
+        make_config(tables)

@@ -66,7 +66,11 @@ class _Round(NamedTuple):
 class ClientHost:
     """Trains clients and evaluates models on one device. Engines decide where it runs."""
 
-    def __init__(self, problem: Problem, data: Data, state_address: str, device: torch.device) -> None:
+    def __init__(
+        self, problem: Problem, data: Data, state_address: str, device: torch.device, interruptible: bool = True
+    ) -> None:
+        """Prepare a host. If Ctrl-C does not reach the process, only client code can raise KeyboardInterrupt."""
+        self._caught = (Exception, SystemExit, *(() if interruptible else (KeyboardInterrupt,)))
         self._problem, self._data, self._device = problem, data, device
         self._algorithm = problem.algorithm
         self._flat = problem.flat_model(device)
@@ -155,7 +159,7 @@ class ClientHost:
         started = time.perf_counter()
         try:
             return self._train_stack(tasks, rnd)
-        except Exception as error:
+        except self._caught as error:
             if len(tasks) > 1:
                 return [self._train_isolated([task], rnd)[0] for task in tasks]
             diverged, seconds = isinstance(error, Diverged), time.perf_counter() - started

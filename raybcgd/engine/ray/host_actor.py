@@ -35,7 +35,7 @@ class HostActor:
         # A logical GPU without a device: the host runs on the CPU.
         on_gpu = bool(gpus) and torch.accelerator.is_available()
         device = torch.accelerator.current_accelerator() if on_gpu else None
-        self._host = ClientHost(problem, data, state_address, device or torch.device("cpu"))
+        self._host = ClientHost(problem, data, state_address, device or torch.device("cpu"), interruptible=False)
 
     def place(self) -> HostPlace:
         """Return where the host runs. The reply also shows that the host is up."""
