@@ -3,7 +3,9 @@
 import os
 from typing import TYPE_CHECKING
 
-from raybcgd.lazy import lazy
+from raybcgd.lazy import extend_path, lazy
+
+extend_path()
 
 # Without this, MKL's sums depend on memory alignment, so a client's result would depend on its position in a stack.
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")

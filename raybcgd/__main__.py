@@ -23,4 +23,7 @@ def _exit(*_: object) -> None:
 
 
 if __name__ == "__main__":
+    # `python -m` puts the current folder first. It goes last, so that its files cannot shadow libraries.
+    if not sys.flags.safe_path:
+        sys.path.append(sys.path.pop(0))
     main()

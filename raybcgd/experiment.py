@@ -17,9 +17,10 @@ from raybcgd.config.schema import Config
 from raybcgd.data.dataset import Dataset
 from raybcgd.engine.engines import engine_named
 from raybcgd.engine.session import Announcer
-from raybcgd.errors import ConfigError
+from raybcgd.errors import ConfigError, RunError
 from raybcgd.model.flat import FlatModel
 from raybcgd.problem import Data, Problem, prepare
+from raybcgd.record.lock import locked
 from raybcgd.record.logs import log_round
 from raybcgd.record.partition import partition_record
 from raybcgd.record.rounds import RoundLog, RoundRecord
@@ -87,11 +88,14 @@ def _run(
     config = problem.config
     engine = engine_named(config.engine)
     with (
+        locked(str(folder.path), config.checkpoint.address) as locks,
         engine.running(config.hosts.address, announce),
         closing(engine.open(problem, data, folder, resume)) as session,
     ):
         announce("starting the hosts")
         for record in _confirmed(session.records(), config, folder):
+            for lock in locks:
+                lock.check()
             log_round(record, folder.run_name)
             observe(record)
         models = session.models()
@@ -136,8 +140,10 @@ def _open_folder(config: Config, algorithm: str, out: str | Path | None, resume:
         path.mkdir(parents=True, exist_ok=True)
         if not resume:
             write_atomic(folder.config, config.to_toml())
-    except OSError as error:
-        raise ConfigError(f"cannot write to {path} ({error.strerror}); choose another --out") from None
+    except (OSError, RunError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        reason = getattr(cause, "strerror", None) or error
+        raise ConfigError(f"cannot write to {path} ({reason}); choose another --out") from None
     return folder
 
 

@@ -1,8 +1,18 @@
-"""Package attributes that are imported on first use, so that importing a package stays cheap."""
+"""Imports: package attributes that are imported on first use, and the folders of a user's own modules."""
 
 import importlib
+import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+IMPORT_PATH = "RAYBCGD_IMPORT_PATH"
+"""Environment variable: folders that the workers of our own Ray search for modules, after all others."""
+
+
+def extend_path() -> None:
+    """Append the folders in the environment to the import path."""
+    sys.path.extend(path for path in os.environ.get(IMPORT_PATH, "").split(os.pathsep) if path and path not in sys.path)
 
 
 def lazy(package: str, homes: Mapping[str, Iterable[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

@@ -31,6 +31,15 @@ class Registry:
     def __iter__(self) -> Iterator[str]:
         return iter(self._builtin)
 
+    def is_foreign(self, choice: object) -> bool:
+        """Return whether a choice in a config file is a reference to code, and not a built-in name."""
+        return isinstance(choice, str) and ":" in choice and choice not in self._builtin
+
+    @property
+    def takes_classes(self) -> bool:
+        """Whether every choice must be a class of a known kind."""
+        return self._base is not None
+
     def homes(self) -> dict[str, list[str]]:
         """Return the names of the built-in objects by module, for `lazy`."""
         homes: dict[str, list[str]] = {}

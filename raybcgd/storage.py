@@ -1,15 +1,18 @@
 """Files: addresses on any file system, atomic writes, and the layout of a run folder."""
 
+import contextlib
 import os
 import re
 import secrets
+import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import fs
 
-from raybcgd.errors import ConfigError, first_line
+from raybcgd.errors import ConfigError, RunError, first_line
 
 FORMAT_VERSION = 3
 """The version of run folders and checkpoints. Those of raybcgd 0.1 have none."""
@@ -33,15 +36,48 @@ def write_file(filesystem: fs.FileSystem, path: str, data: bytes) -> None:
     if isinstance(filesystem, fs.LocalFileSystem):
         write_atomic(Path(path), data)
         return
-    with filesystem.open_output_stream(path) as stream:  # an object appears only when it is complete
-        stream.write(data)
+    with writing(path, len(data)), filesystem.open_output_stream(path) as stream:
+        stream.write(data)  # an object appears only when it is complete
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
     """Write a local file atomically: readers see either the old or the new content."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
-    temporary.write_bytes(data.encode() if isinstance(data, str) else data)
-    temporary.replace(path)
+    content = data.encode() if isinstance(data, str) else data
+    with writing(path, len(content)):
+        try:
+            temporary.write_bytes(content)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Append a line to a local file, wholly or not at all."""
+    with writing(path, len(line)), path.open("ab", buffering=0) as file:  # unbuffered: the line is a single write
+        before = file.tell()
+        try:
+            if file.write(line) < len(line):
+                file.write(line[-1:])  # raises the error of the incomplete write
+                raise OSError("incomplete write")
+        except OSError:
+            file.truncate(before)
+            raise
+
+
+@contextlib.contextmanager
+def writing(path: str | Path, size: int) -> Iterator[None]:
+    """Turn the error of a failed write, such as that of a full disk, into one line."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or first_line(error)
+        room = ""
+        with contextlib.suppress(OSError):
+            room = f", {shutil.disk_usage(Path(path).parent).free:,} are free"
+        raise RunError(
+            f"cannot write {path} ({reason}): {size:,} bytes are needed{room}; make room, then resume the run"
+        ) from error
 
 
 class RunFolder:

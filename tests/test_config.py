@@ -76,7 +76,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "change data.partition.kind",
     ),
     ({"algorithm": 3}, "algorithm = 3 is not a table; write [algorithm], or pass an instance of Algorithm"),
-    ({"version": 1}, "version = 1: must be 2; use the version of raybcgd that wrote it"),
+    ({"version": 1}, "version = 1: must be 3; use the version of raybcgd that wrote it"),
     ({"algorithm": {"momentun": 0.5}}, "algorithm.momentun is not a setting of fedbcgd+; did you mean momentum?"),
     (
         {"algorithm": {"name": "fedavg", "momentum": 0.5}},
@@ -192,3 +192,16 @@ def test_the_tables_of_a_config_give_the_same_config() -> None:
 def test_importing_the_config_imports_neither_torch_nor_ray() -> None:
     code = "import raybcgd.config, sys; print({'torch', 'ray'} & sys.modules.keys())"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("tables", "line"),
+    [
+        ({"model": {"options": {"scale": float("nan")}}}, "model.options.scale = nan: must be a finite number"),
+        ({"data": {"options": {"x": [1.0, float("inf")]}}}, r"data.options.x\[1\] = inf: must be a finite number"),
+        ({"algorithm": {"lr": float("inf")}}, "algorithm.lr = inf: must be a finite number"),
+    ],
+)
+def test_numbers_that_are_not_finite_are_refused(tables: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{line}$"):
+        make_config(tables)

@@ -1,4 +1,4 @@
-"""Ctrl-C during start-up, a run or a sweep: the command exits within seconds and leaves no process behind."""
+"""Ctrl-C, SIGTERM, SIGHUP and SIGKILL: the command exits within seconds and leaves no process behind."""
 
 import os
 import signal
@@ -34,13 +34,23 @@ def marked_processes(mark: str) -> list[str]:
     return found
 
 
+def remaining_processes(mark: str, seconds: float) -> list[str]:
+    """Return the processes with a mark that do not end within some seconds. Ray's workers end after its raylet."""
+    deadline = time.monotonic() + seconds
+    while (found := marked_processes(mark)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return found
+
+
 def enable_ctrl_c() -> None:
     """Enable Ctrl-C in a new process, as a terminal does. Background processes ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def interrupt(config: Path, out: Path, *settings: str, whole_group: bool) -> tuple[int, str, float, list[str]]:
-    """Press Ctrl-C in round 5 of a run. Return the exit code, standard error, seconds, and remaining processes."""
+def interrupt(
+    config: Path, out: Path, *settings: str, whole_group: bool, number: signal.Signals = signal.SIGINT
+) -> tuple[int, str, float, list[str]]:
+    """Send a signal in round 5 of a run. Return the exit code, standard error, seconds, and remaining processes."""
     mark = f"raybcgd-test-{time.time_ns()}"
     given = [part for text in ("rounds=1000000", *settings) for part in ("--set", text)]
     code = "from raybcgd.cli import main; main()"
@@ -62,17 +72,20 @@ def interrupt(config: Path, out: Path, *settings: str, whole_group: bool) -> tup
             pytest.fail(f"no fifth round: {process.communicate()[1]}")
         pressed = time.monotonic()
         # A terminal sends Ctrl-C to the process group, `kill` to one process.
-        (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
+        (os.killpg if whole_group else os.kill)(process.pid, number)
         _, errors = process.communicate(timeout=60)
-        return process.returncode, errors, time.monotonic() - pressed, marked_processes(mark)
+        seconds = time.monotonic() - pressed
+        return process.returncode, errors, seconds, remaining_processes(mark, 10.0)
     finally:
         process.kill()
 
 
-def assert_clean_exit(code: int, errors: str, seconds: float, left: list[str], out: Path) -> None:
-    assert code == 130, errors
+def assert_clean_exit(
+    code: int, errors: str, seconds: float, left: list[str], out: Path, number: signal.Signals = signal.SIGINT
+) -> None:
+    assert code == 128 + number, errors
     assert len(errors.splitlines()) == 1, errors
-    assert "interrupted after" in errors
+    assert ("interrupted after" if number == signal.SIGINT else f"ended by {number.name} after") in errors
     assert f"raybcgd resume {out}" in errors
     assert left == []
     assert seconds < 10  # a few seconds on an idle machine
@@ -137,3 +150,56 @@ def test_ctrl_c_stops_a_sweep(config: Path, out: Path) -> None:
 @pytest.mark.parametrize("whole_group", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["terminal", "kill"])
 def test_ctrl_c_stops_a_run_on_ray_and_its_processes(config: Path, out: Path, whole_group: bool) -> None:
     assert_clean_exit(*interrupt(config, out, "engine=ray", whole_group=whole_group), out)
+
+
+@linux
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.ray)])
+def test_sigterm_and_sighup_end_a_run_with_one_line(
+    config: Path, out: Path, engine: str, number: signal.Signals
+) -> None:
+    """Kubernetes, Slurm and preemption send SIGTERM."""
+    ended = interrupt(config, out, f"engine={engine}", whole_group=False, number=number)
+    assert_clean_exit(*ended, out, number)
+
+
+TWICE = """
+import time
+from raybcgd.interrupts import delayed, handled
+with handled(), delayed():
+    print("ready", flush=True)
+    time.sleep(100)
+"""
+
+
+def test_a_second_ctrl_c_ends_the_process_at_once() -> None:
+    """Even while Ray starts or stops, when the first one waits."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", TWICE], stdout=subprocess.PIPE, text=True, preexec_fn=enable_ctrl_c
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 130
+
+
+@linux
+@pytest.mark.ray
+def test_a_killed_driver_leaves_no_process_behind(config: Path, out: Path) -> None:
+    mark = f"raybcgd-test-{time.time_ns()}"
+    words = ["train", str(config), "--out", str(out), "--set", "rounds=1000000", "--set", "engine=ray"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "raybcgd", *words],
+        env={**os.environ, "RAYBCGD_TEST_MARK": mark},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert any("round 2/" in line for line in process.stdout)
+    process.kill()
+    process.wait()
+    assert remaining_processes(mark, 15.0) == []

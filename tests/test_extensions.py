@@ -166,7 +166,7 @@ def test_a_config_names_all_six_and_the_run_can_be_resumed(folder: Path, engine:
     assert json.loads((folder / "run" / "rounds.jsonl").read_text())["lr"] == 0.05
     partition = json.loads((folder / "run" / "partition.json").read_text())
     assert partition["dataset"] == "low digits"
-    command(folder, "resume", "run", "--set", "rounds=2")
+    command(folder, "resume", "run", "--set", "rounds=2", "--trust")
     assert summary(folder / "run")["sha256"] == expected
 
 
@@ -177,7 +177,7 @@ def test_python_objects_give_the_same_run_and_the_command_line_can_resume_it(
     tables = {key: value for key, value in CONFIG.items() if key not in ("data", "model", "algorithm", "wire")}
     (folder / "script.py").write_text(SCRIPT.format(imports="import mine", tables={**tables, "rounds": 1}))
     start([sys.executable, "script.py", engine], folder)
-    command(folder, "resume", "run", "--set", "rounds=2", "--set", "engine=local")
+    command(folder, "resume", "run", "--set", "rounds=2", "--set", "engine=local", "--trust")
     assert summary(folder / "run")["sha256"] == expected
 
 

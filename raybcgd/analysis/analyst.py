@@ -32,10 +32,14 @@ def analyse_run(
     *,
     module: nn.Module | None = None,
     dataset: Dataset | None = None,
+    trust: bool = False,
 ) -> dict[str, Any]:
-    """Return the analysis of the run in a folder. Pass the same module and data set as to `run`, if any."""
+    """Return the analysis of the run in a folder. Pass the same module and data set as to `run`, if any.
+
+    With `trust`, the folder's config may name code outside raybcgd, which is imported.
+    """
     run_folder = RunFolder(Path(folder))
-    config = load_run_config(run_folder)
+    config = load_run_config(run_folder, trust=trust)
     problem, data = prepare(config, module, dataset)
     return Analyst(problem, data, run_folder).report(settings or config.analysis or AnalysisConfig())
 

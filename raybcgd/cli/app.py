@@ -45,9 +45,9 @@ def _root(
 
 def main() -> None:
     """Run a command."""
-    # A config may name modules in the current folder, as with `python -m`. Ray's workers already search it.
+    # A config may name modules in the current folder. It comes last, so that its files cannot shadow libraries.
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+        sys.path.append(os.getcwd())
     # Arrays from Ray's object store are read-only, and we never write to tensors that share their memory.
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
     app()

@@ -8,12 +8,25 @@ import typer
 
 from raybcgd.algorithms.contract import title
 from raybcgd.algorithms.settings import ALGORITHMS
-from raybcgd.cli.shared import ConfigFile, Interrupted, Log, Out, Resume, Set, display, exits_cleanly, out, print_line
+from raybcgd.cli.shared import (
+    INTERRUPTED,
+    ConfigFile,
+    Interrupted,
+    Log,
+    Out,
+    Resume,
+    Set,
+    display,
+    exits_cleanly,
+    out,
+    print_line,
+)
 from raybcgd.compare.comparison import compare as run_comparison
 from raybcgd.compare.comparison import variant_configs
 from raybcgd.config import Config, load_config, load_run_config
 from raybcgd.errors import ConfigError
 from raybcgd.experiment import run
+from raybcgd.interrupts import Terminated
 from raybcgd.record.rounds import RoundLog
 from raybcgd.record.summary import Ranking
 from raybcgd.report.tables import comparison_table, percent, run_table
@@ -38,10 +51,13 @@ def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
     settings: Set = None,
     log: Log = "auto",
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Import code outside raybcgd that the run folder's config names.")
+    ] = False,
 ) -> None:
     """Resume a run from its last checkpoint. `--set` can change settings that do not affect the weights."""
     run_folder = RunFolder(folder)
-    _run(load_run_config(run_folder, settings or ()), run_folder, True, log)
+    _run(load_run_config(run_folder, settings or (), trust), run_folder, True, log)
 
 
 def _run(config: Config, folder: RunFolder, resume: bool, log: Literal["auto", "json"]) -> None:
@@ -50,12 +66,13 @@ def _run(config: Config, folder: RunFolder, resume: bool, log: Literal["auto", "
     try:
         with display(log).run(title(type(config.algorithm)), config.rounds) as watcher:
             result = run(config, out=folder.path, resume=resume, observe=watcher.observe, announce=watcher.announce)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as end:
+        what, code = (f"ended by {end}", end.exit_code) if isinstance(end, Terminated) else ("interrupted", INTERRUPTED)
         done = RoundLog(folder.rounds).content().count(b"\n")
         if not done:
-            raise Interrupted("interrupted before the end of the first round") from None
+            raise Interrupted(f"{what} before the end of the first round", code) from None
         raise Interrupted(
-            f"interrupted after {done} rounds; continue from the last checkpoint with `raybcgd resume {folder.path}`"
+            f"{what} after {done} rounds; continue from the last checkpoint with `raybcgd resume {folder.path}`", code
         ) from None
     out.print(run_table(result.summary, result.folder))
 

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from raybcgd.errors import ConfigError, RunError
+from raybcgd.interrupts import Terminated, handled
 from raybcgd.record.logs import log_as_json
 from raybcgd.report.progress import Display
 from raybcgd.storage import JOB_RUNS, in_job
@@ -48,22 +49,32 @@ INTERRUPTED = 130
 
 
 class Interrupted(Exception):
-    """Ctrl-C, with a message for the user."""
+    """Ctrl-C, SIGTERM or SIGHUP, with a message for the user."""
+
+    def __init__(self, message: str, exit_code: int = INTERRUPTED) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 def exits_cleanly(command: Callable[P, None]) -> Callable[P, None]:
-    """Print expected errors as one line. Exit with 2 for an invalid config, 1 for a failed run, 130 after Ctrl-C."""
+    """Print expected errors as one line.
+
+    Exit with 2 for an invalid config, 1 for a failed run, 130 after Ctrl-C, 143 after SIGTERM and 129 after SIGHUP.
+    """
 
     @functools.wraps(command)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            command(*args, **kwargs)
+            with handled():
+                command(*args, **kwargs)
         except ConfigError as error:
             _exit(f"error: {error}", 2)
         except RunError as error:
             _exit(f"error: {error}", 1)
         except Interrupted as message:
-            _exit(str(message), INTERRUPTED)
+            _exit(str(message), message.exit_code)
+        except Terminated as end:
+            _exit(f"ended by {end}", end.exit_code)
         except KeyboardInterrupt:
             _exit("interrupted", INTERRUPTED)
 

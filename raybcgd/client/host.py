@@ -84,7 +84,11 @@ class _DeviceLost(Exception):
 class ClientHost:
     """Trains clients and evaluates models on one device. Engines decide where it runs."""
 
-    def __init__(self, problem: Problem, data: Data, state_address: str, device: torch.device) -> None:
+    def __init__(
+        self, problem: Problem, data: Data, state_address: str, device: torch.device, interruptible: bool = True
+    ) -> None:
+        """Prepare a host. If Ctrl-C does not reach the process, only client code can raise KeyboardInterrupt."""
+        self._caught = (Exception, SystemExit, *(() if interruptible else (KeyboardInterrupt,)))
         self._problem, self._data, self._device = problem, data, device
         self._algorithm = problem.algorithm
         self._flat = problem.flat_model(device)
@@ -186,7 +190,7 @@ class ClientHost:
         started = time.perf_counter()
         try:
             return self._train_stack(tasks, rnd)
-        except Exception as error:
+        except self._caught as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             text = f"{named_line(error)} ({where.filename.rpartition('/')[2]}:{where.lineno})"
             if is_fatal(error) or (rnd.reducer.broken and not isinstance(error, Diverged)):
@@ -277,7 +281,8 @@ class ClientHost:
         if self._device_states and (held := self._device_states.gather(tasks, stacked)) is not None:
             return held
         arrays = [states[f"algorithm.{name}"] for name in self._algorithm.Client._fields]
-        return [torch.from_numpy(array if stacked else array[0]).to(self._device) for array in arrays]
+        # A copy, because the rows are overwritten by the new states.
+        return [torch.from_numpy(array if stacked else array[0]).to(self._device, copy=True) for array in arrays]
 
     def _gather(self, tasks: Sequence[ClientTask]) -> tuple[np.ndarray, State]:
         """Return a copy of the clients' committed states, as rows and as the arrays in them."""

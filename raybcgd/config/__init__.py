@@ -1,6 +1,6 @@
 """The config of an experiment: schema, files and error messages. Imports only light `settings.py` files."""
 
-from raybcgd.config.files import load_config, load_run_config, make_config
+from raybcgd.config.files import load_config, load_run_config, make_config, run_tables
 from raybcgd.config.schema import Config
 
-__all__ = ["Config", "load_config", "load_run_config", "make_config"]
+__all__ = ["Config", "load_config", "load_run_config", "make_config", "run_tables"]

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from raybcgd.compare.settings import Variant
 from raybcgd.config.explain import explain, short
 from raybcgd.config.schema import CHOICES, Config
+from raybcgd.config.trust import check_trusted
 from raybcgd.errors import ConfigError
 from raybcgd.section import Section
 from raybcgd.storage import FORMAT_VERSION, RunFolder
@@ -23,19 +24,31 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     return make_config(override(read_tables(path), overrides))
 
 
-def load_run_config(folder: RunFolder, overrides: Iterable[str] = ()) -> Config:
-    """Read the config of a run folder."""
+def load_run_config(folder: RunFolder, overrides: Iterable[str] = (), trust: bool = False) -> Config:
+    """Read the config of a run folder. Without `trust`, refuse one that names code or a Ray cluster to use.
+
+    References in `overrides`, and classes in installed packages, need no trust.
+    """
+    changes = dict(_parse_override(text) for text in overrides)
+    tables = assign(run_tables(folder), changes)
+    if not trust:
+        check_trusted(tables, changes, folder)
+    return make_config(tables)
+
+
+def run_tables(folder: RunFolder) -> dict[str, Any]:
+    """Return the tables of a run folder's config. This imports nothing that they name."""
     if not folder.config.exists():
         raise ConfigError(
             f"{folder.path} holds no run (no config.toml); pass the folder of a run, or start one with `raybcgd train`"
         )
-    tables = read_tables(folder.config)
+    tables = _toml(folder.config)
     if tables.get("version") != FORMAT_VERSION:
         raise ConfigError(
             f"{folder.path} was written by another version of raybcgd (its config.toml has no version = "
             f"{FORMAT_VERSION}); use that version, or start the run again with `raybcgd train`"
         )
-    return make_config(override(tables, overrides))
+    return tables
 
 
 def make_config(values: Mapping[str, Any]) -> Config:

@@ -1,9 +1,11 @@
 """The config of an experiment as one frozen object. Each table's class is in the `settings.py` of its package."""
 
+import math
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import Field, SerializeAsAny, field_serializer, field_validator
+from pydantic import Field, SerializeAsAny, field_serializer, field_validator, model_validator
 
 from raybcgd.algorithms.settings import ALGORITHMS, DEFAULT_ALGORITHM, AlgorithmConfig
 from raybcgd.analysis.settings import AnalysisConfig
@@ -21,6 +23,19 @@ from raybcgd.section import Section
 from raybcgd.server.settings import BudgetConfig, EvaluationConfig
 from raybcgd.storage import FORMAT_VERSION
 from raybcgd.wire.settings import CODECS, DEFAULT_CODEC, CodecConfig
+
+
+def _non_finite(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the numbers in nested tables and lists that are not finite, with their paths."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _non_finite(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            yield from _non_finite(item, f"{path}[{number}]")
+
 
 CHOICES: dict[str, Registry] = {"algorithm": ALGORITHMS, "wire": CODECS, "partition": PARTITIONS}
 """Tables whose class depends on one of their settings."""
@@ -56,6 +71,15 @@ class Config(Section):
     """What to analyse at the end of a run. None: nothing."""
     compare: CompareConfig | None = None
     """The runs of `raybcgd compare`. A single run ignores it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _finite(cls, values: Any) -> Any:
+        # TOML has nan and inf, but no setting takes them. Tables of options have no schema that refuses them.
+        if isinstance(values, dict):
+            for key, value in _non_finite(values):
+                raise ConfigError(f"{key} = {value}: must be a finite number")
+        return values
 
     @field_validator("version")
     @classmethod

@@ -41,7 +41,8 @@ class HostsConfig(Section):
     """Where uploads are added up. hosts: each host adds up the uploads of its clients, and only the sums travel.
     coordinator: every upload travels as bytes. auto: the one that sends fewer bytes. The weights are the same."""
     max_retries: Annotated[int, Field(ge=0)] = 5
-    """Maximum number of retries of work that was lost with its host. After that, the run stops."""
+    """Maximum number of retries of work that was lost with its host. After that, the run stops. A client whose host
+    dies three times while it trains only this client counts as failed; see cohort.on_client_error."""
     start_timeout_seconds: Annotated[float, Field(gt=0)] | None = None
     """Maximum time to wait while no host is up. Default: 300, or 1800 with `max_count`, because nodes have to start."""
     address: str | None = None

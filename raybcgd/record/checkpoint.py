@@ -14,18 +14,22 @@ import logging
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from pyarrow import fs
+from pydantic import Field, ValidationError
+from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from raybcgd.errors import ConfigError, RunError, first_line
 from raybcgd.record.compaction import Compactor
 from raybcgd.record.ledger import Ledger
+from raybcgd.record.rounds import RoundRecord
 from raybcgd.record.state_layout import StateLayout
 from raybcgd.record.states import Footer, SegmentFolder, round_of
-from raybcgd.storage import FORMAT_VERSION, open_address, write_file
+from raybcgd.section import Section
+from raybcgd.storage import FORMAT_VERSION, open_address, write_file, writing
 
 log = logging.getLogger(__name__)
 
@@ -47,16 +51,68 @@ class Position:
     """`rounds.jsonl` so far."""
 
 
+@dataclass(frozen=True)
+class Expected:
+    """What the arrays of a run's checkpoints look like."""
+
+    server: Mapping[str, np.ndarray]
+    history: Mapping[str, np.ndarray]
+    clients: int
+
+    def check(self, position: Position) -> None:
+        """Raise an error if a checkpoint does not fit the run."""
+        _check_arrays("server.safetensors", position.server, self.server)
+        edges = {"edges": position.history["edges"]} if "edges" in position.history else {}  # of any number of blocks
+        history = self.history if self.history or not edges else {"divisions": np.zeros(1, np.int64)}
+        _check_arrays("history.safetensors", position.history, {**history, **edges})
+        size = self.server["x"].shape[-1]
+        if edges and (np.any(np.diff(edges["edges"], prepend=0, append=size) < 0) or edges["edges"].dtype != np.int64):
+            raise RunError("edges in history.safetensors are not edges of blocks")
+        clients = len(position.ledger.segments)
+        if clients != self.clients:
+            raise RunError(f"ledger.safetensors has {clients} clients, but the run has {self.clients}")
+
+
+def _check_arrays(file: str, found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> None:
+    if found.keys() != expected.keys():
+        raise RunError(f"{file} has the arrays {', '.join(sorted(found))} instead of {', '.join(sorted(expected))}")
+    for name, array in expected.items():
+        if (found[name].shape, found[name].dtype) != (array.shape, array.dtype):
+            raise RunError(
+                f"{name} in {file} is {found[name].dtype} of shape {found[name].shape} instead of {array.dtype} of "
+                f"shape {array.shape}"
+            )
+
+
+class _Manifest(Section):
+    """`manifest.json`."""
+
+    version: int
+    rounds: Annotated[int, Field(ge=1)]
+    upload_d_total: Annotated[float, Field(ge=0)]
+    identity: dict[str, Any]
+    segments: list[Annotated[str, Field(pattern=r"^[0-9a-z.-]+$")]]
+    sha256: dict[Annotated[str, Field(pattern=r"^((server|ledger|history)\.safetensors|rounds\.jsonl)$")], str]
+
+
 class Checkpoints:
     """The checkpoints of one run under an address."""
 
-    def __init__(self, address: str, keep: int, identity: Mapping[str, Any], layout: StateLayout) -> None:
+    def __init__(
+        self,
+        address: str,
+        keep: int,
+        identity: Mapping[str, Any],
+        layout: StateLayout,
+        expected: Expected | None = None,
+    ) -> None:
         self._filesystem, root = open_address(address)
         self._root = f"{root}/checkpoints"
         self._states = SegmentFolder(f"{address}/states", layout)
         self._compactor = Compactor(self._states)
         self._keep = keep
         self._identity = json.loads(json.dumps(identity))
+        self._expected = expected
         self._retained: dict[int, set[str]] = {}
         self._prune_at = 0
         self._footers: dict[str, Footer] = {}
@@ -69,7 +125,8 @@ class Checkpoints:
     def save(self, position: Position) -> None:
         """Write a checkpoint, then delete old checkpoints."""
         folder = self._folder(position.rounds)
-        self._filesystem.create_dir(folder, recursive=True)
+        with writing(folder, 0):
+            self._filesystem.create_dir(folder, recursive=True)
         saved = position.ledger
         ledger = {"segments": saved.segments, "rows": saved.rows, "checksums": saved.checksums}
         groups = {"server": position.server, "ledger": ledger, "history": position.history}
@@ -140,7 +197,10 @@ class Checkpoints:
         for rounds in sorted(self._saved_rounds(), reverse=True):
             try:
                 yield self._read(rounds)
-            except (RunError, FileNotFoundError) as error:
+            except ConfigError:
+                raise
+            # Files written by others can be wrong in any way.
+            except (RunError, OSError, SafetensorError, LookupError, ValueError, TypeError, MemoryError) as error:
                 log.warning("skipping the damaged checkpoint of round %d (%s)", rounds, first_line(error))
 
     def _saved_rounds(self) -> list[int]:
@@ -153,32 +213,45 @@ class Checkpoints:
         body, _, checksum = self._bytes(f"{folder}/manifest.json").rstrip(b"\n").rpartition(b"\n")
         if _sha256(body).encode() != checksum:
             raise RunError("manifest.json does not match its checksum")
-        manifest = json.loads(body)
-        if manifest.get("version") != FORMAT_VERSION:
+        content = json.loads(body)
+        if not isinstance(content, dict):
+            raise RunError("manifest.json is not a table")
+        if content.get("version") != FORMAT_VERSION:
             raise ConfigError(
                 f"{folder} was written by another version of raybcgd; resume it with that version, or start again "
                 "with another --out or checkpoint.address"
             )
-        if differences := difference(manifest["identity"], self._identity):
+        manifest = _manifest(content)
+        if differences := difference(manifest.identity, self._identity):
             raise ConfigError(
                 f"the checkpoint under {self._root} belongs to another experiment: {'; '.join(differences[:5])}; "
                 "restore these settings, or choose another --out or checkpoint.address"
             )
-        files = {name: self._bytes(f"{folder}/{name}") for name in manifest["sha256"]}
+        files = {name: self._bytes(f"{folder}/{name}") for name in manifest.sha256}
         for name, data in files.items():
-            if _sha256(data) != manifest["sha256"][name]:
+            if _sha256(data) != manifest.sha256[name]:
                 raise RunError(f"{name} does not match its checksum")
-        return Position(
+        if manifest.rounds != rounds or files["rounds.jsonl"].count(b"\n") != rounds:
+            logged = files["rounds.jsonl"].count(b"\n")
+            raise RunError(f"the manifest has {manifest.rounds} rounds, and the log has {logged}")
+        position = Position(
             rounds=rounds,
             server=load(files["server.safetensors"]),
-            ledger=self._ledger(load(files["ledger.safetensors"]), manifest["segments"]),
-            upload_d_total=manifest["upload_d_total"],
+            ledger=self._ledger(load(files["ledger.safetensors"]), manifest.segments),
+            upload_d_total=manifest.upload_d_total,
             history=load(files["history.safetensors"]) if "history.safetensors" in files else {},
             log=files["rounds.jsonl"],
         )
+        _check_log(position)
+        if self._expected is not None:
+            self._expected.check(position)
+        return position
 
     def _ledger(self, saved: Mapping[str, np.ndarray], names: list[str]) -> Ledger:
         """Return a saved ledger, and check that the segments hold its states. Rows are verified when they are used."""
+        arrays = [saved["segments"], saved["rows"], saved["checksums"]]
+        if [array.dtype for array in arrays] != [np.int32, np.int32, np.uint32] or len({a.shape for a in arrays}) > 1:
+            raise RunError("ledger.safetensors has arrays of other types or of different lengths")
         self._footers |= self._states.footers(name for name in names if name not in self._footers)
         footers = [self._footers[name] for name in names]
         sizes = [len(footer.clients) for footer in footers]
@@ -186,7 +259,9 @@ class Checkpoints:
         clients = ledger.clients
         if len(clients):
             segments, rows = ledger.segments[clients], ledger.rows[clients]
-            inside = rows < np.array(sizes)[segments]
+            if segments.min() < 0 or segments.max() >= len(names):
+                raise RunError("the ledger refers to segments that the manifest does not list")
+            inside = (rows >= 0) & (rows < np.array(sizes)[segments])
             rows = (np.cumsum([0, *sizes[:-1]])[segments] + rows)[inside]
             agrees = np.concatenate([footer.clients for footer in footers])[rows] == clients[inside]
             agrees &= (
@@ -212,6 +287,21 @@ def _is_dead(name: str, needed: set[str], rounds: int) -> bool:
     """
     complete = name.removesuffix(".part")
     return complete not in needed and round_of(name) < (rounds if name == complete else rounds - _PRUNE_ROUNDS)
+
+
+def _manifest(content: Mapping[str, Any]) -> _Manifest:
+    try:
+        return _Manifest.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise RunError(f"manifest.json, {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def _check_log(position: Position) -> None:
+    """Raise an error if the log of a checkpoint is not that of its rounds, each once and in order."""
+    found = [RoundRecord.model_validate_json(line).round for line in position.log.splitlines()]
+    if found != list(range(position.rounds)):
+        raise RunError("rounds.jsonl does not contain each round once, in order")
 
 
 def _sha256(data: bytes) -> str:

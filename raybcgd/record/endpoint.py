@@ -10,7 +10,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import MetricsHandler
 
-from raybcgd.errors import ConfigError
+from raybcgd.errors import ConfigError, RunError, first_line
 from raybcgd.record.discovery import Target, remove_discovery_file, write_target
 
 log = logging.getLogger(__name__)
@@ -58,8 +58,9 @@ class Endpoint:
     def _announce(self) -> None:
         try:
             write_target(self._file, self._target)
-        except OSError as error:  # a run does not depend on its metrics
-            log.warning("cannot write %s for Prometheus (%s); set metrics.discovery", self._file, error.strerror)
+        except (OSError, RunError) as error:  # a run does not depend on its metrics
+            cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+            log.warning("cannot write %s for Prometheus (%s); set metrics.discovery", self._file, first_line(cause))
 
 
 def _listen(host: str, port: int, handler: type[MetricsHandler]) -> ThreadingHTTPServer:

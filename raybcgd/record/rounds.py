@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from raybcgd.errors import ConfigError
 from raybcgd.section import Section
-from raybcgd.storage import write_atomic
+from raybcgd.storage import append_line, write_atomic
 
 SECONDS_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
 
@@ -215,8 +215,7 @@ class RoundLog:
 
     def append(self, record: RoundRecord) -> None:
         """Append a round."""
-        with self.path.open("ab", buffering=0) as file:  # unbuffered, so that the line is a single write
-            file.write((record.model_dump_json() + "\n").encode())
+        append_line(self.path, (record.model_dump_json() + "\n").encode())
 
     def __iter__(self) -> Iterator[RoundRecord]:
         for number, line in enumerate(self.content().splitlines(), start=1):
@@ -227,8 +226,9 @@ class RoundLog:
                 raise ConfigError(f"{where} is not a round record; restore it with `raybcgd resume`") from None
 
     def content(self) -> bytes:
-        """Return the bytes of the log."""
-        return self.path.read_bytes() if self.path.exists() else b""
+        """Return the complete lines of the log. A process that is killed can leave an incomplete last line."""
+        content = self.path.read_bytes() if self.path.exists() else b""
+        return content[: content.rfind(b"\n") + 1]
 
     def restore(self, content: bytes) -> None:
         """Replace the log with that of a checkpoint. Later rounds will be repeated."""

@@ -1,13 +1,17 @@
 """Runs, finished or in progress, read from their folders."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from raybcgd.algorithms.contract import title
-from raybcgd.config import Config, load_run_config
+from raybcgd.algorithms.settings import ALGORITHMS, DEFAULT_ALGORITHM
+from raybcgd.config import Config, make_config, run_tables
+from raybcgd.data.partition import Partitioner
+from raybcgd.data.settings import PARTITIONS
 from raybcgd.errors import ConfigError
 from raybcgd.record.comparison import read_comparison
 from raybcgd.record.partition import PartitionRecord, read_partition
@@ -23,6 +27,7 @@ class Run:
     label: str
     folder: Path
     config: Config
+    """Without the method, the codec and other parts that no report shows."""
     records: tuple[RoundRecord, ...]
     partition: PartitionRecord | None
 
@@ -105,9 +110,40 @@ def _labels(folder: Path) -> dict[str, str]:
 
 
 def _read(folder: RunFolder) -> Run:
-    config = load_run_config(folder)
+    tables = run_tables(folder)
     records = tuple(RoundLog(folder.rounds))
     if not records:
         raise ConfigError(f"{folder.path} has no rounds yet; wait for the first one")
-    label = _labels(folder.path.parent).get(folder.path.name) or title(type(config.algorithm))
-    return Run(label, folder.path, config, records, read_partition(folder.partition))
+    label = _labels(folder.path.parent).get(folder.path.name) or _title(tables)
+    return Run(label, folder.path, _readable_config(tables), records, read_partition(folder.partition))
+
+
+class _ForeignPartition(Partitioner):
+    """A partition whose class is not in raybcgd. A report shows its name and does not import it."""
+
+    kind: str
+    options: dict[str, Any]
+
+    @property
+    def label(self) -> str:
+        return self.kind
+
+
+def _readable_config(tables: Mapping[str, Any]) -> Config:
+    """Return what a report needs of a config, without importing code that the config names."""
+    kept = {name: value for name, value in tables.items() if name not in ("algorithm", "wire", "compare", "analysis")}
+    data = kept.get("data")
+    partition = data.get("partition") if isinstance(data, dict) else None
+    if isinstance(data, dict) and isinstance(partition, dict) and PARTITIONS.is_foreign(partition.get("kind")):
+        shared = {name: value for name, value in partition.items() if name in Partitioner.model_fields}
+        options = {name: value for name, value in partition.items() if name not in ("kind", *shared)}
+        table = {**shared, "kind": partition["kind"], "options": options}
+        kept["data"] = {**data, "partition": _ForeignPartition.model_validate(table)}
+    return make_config(kept)
+
+
+def _title(tables: Mapping[str, Any]) -> str:
+    """Return the method's name as its paper writes it, or the name of a class outside raybcgd."""
+    method = tables.get("algorithm", {})
+    name = method.get("name", DEFAULT_ALGORITHM) if isinstance(method, dict) else method
+    return str(name).rpartition(":")[2] if ALGORITHMS.is_foreign(name) else title(ALGORITHMS.resolve(name))

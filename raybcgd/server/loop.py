@@ -15,7 +15,7 @@ from raybcgd.errors import ConfigError, RunError
 from raybcgd.messages import Score
 from raybcgd.plan.history import History
 from raybcgd.problem import Data, Problem
-from raybcgd.record.checkpoint import Checkpoints, Position
+from raybcgd.record.checkpoint import Checkpoints, Expected, Position
 from raybcgd.record.ledger import Ledger
 from raybcgd.record.metrics import RunInfo, exporting
 from raybcgd.record.rounds import RoundLog, RoundRecord, Timing
@@ -63,6 +63,12 @@ def initial_state(problem: Problem, data: Data) -> RunState:
     )
 
 
+def expected(fresh: RunState) -> Expected:
+    """Return what the checkpoints of a run that starts with `fresh` look like."""
+    server = {name: vector.numpy() for name, vector in fresh.server._asdict().items()}
+    return Expected(server, fresh.history.arrays(), len(fresh.ledger.segments))
+
+
 def restored_state(fresh: RunState, position: Position) -> RunState:
     """Return the state in a checkpoint."""
     return RunState(
@@ -82,12 +88,14 @@ class TrainingLoop:
         config = problem.config
         address = config.checkpoint.address or str(folder.path)
         self.state_address = f"{address}/states"
-        self._checkpoints = Checkpoints(address, config.checkpoint.keep, identity(problem, data), problem.state_layout)
         self._log = RoundLog(folder.rounds)
         self._pieces = pieces([len(rows) for rows in data.test_rows], config.evaluation.batch_size)
         self._saving_seconds = 0.0
         self._saved_at: float | None = None
-        self._state = initial_state(problem, data)
+        self._state = fresh = initial_state(problem, data)
+        self._checkpoints = Checkpoints(
+            address, config.checkpoint.keep, identity(problem, data), problem.state_layout, expected(fresh)
+        )
         position = self._position(resume)
         self._log.restore(b"" if position is None else position.log)
         self._device: str | None = None
@@ -143,7 +151,7 @@ class TrainingLoop:
         while not self._done:
             try:
                 state, record = run_round(self._problem, self._data, pool, self._state)
-            except RunError:
+            except (RunError, KeyboardInterrupt):
                 yield from self._finish(pending)  # the previous round is already committed
                 raise
             yield from self._finish(pending)

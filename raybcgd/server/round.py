@@ -174,6 +174,11 @@ class _Inbox:
     def _check(self, outcome: Outcome) -> None:
         if outcome.diverged and outcome.error is not None:
             raise self._diverged(outcome.error)
+        if outcome.error is not None and not self._drops and "MemoryError" in outcome.error.partition(":")[0]:
+            raise RunError(
+                f"client {outcome.client} ran out of memory in round {self._work.orders.round_index}: {outcome.error}; "
+                "lower local.batch_size, local.stack or the number of hosts per machine"
+            )
         if outcome.error is not None and not self._drops:
             raise RunError(
                 f"client {outcome.client} failed in round {self._work.orders.round_index}: {outcome.error}; fix it, "
@@ -192,7 +197,21 @@ class _Inbox:
             if outcome is None or (outcome.error is None and task.client not in added):
                 outcome = Outcome(task.client, None, FRESH, 0.0, math.nan, error="deadline")
             found[task.client] = outcome
+        if all(outcome.error for outcome in found.values()):
+            raise self._nobody(found)
         return found
+
+    def _nobody(self, outcomes: Mapping[int, Outcome]) -> RunError:
+        """Return the error of a round without any upload."""
+        index, late = self._work.orders.round_index, [o for o in outcomes.values() if o.error == "deadline"]
+        if len(late) == len(outcomes):
+            limit = f"cohort.deadline_seconds = {self._work.deadline_seconds:g}"
+            return RunError(f"all {len(late)} clients of round {index} missed {limit}; raise it")
+        first = next(o for o in outcomes.values() if o.error != "deadline")
+        return RunError(
+            f"all {len(outcomes)} clients of round {index} failed or were late, such as client {first.client}: "
+            f"{first.error}; fix the cause, then resume the run"
+        )
 
 
 def _choose(

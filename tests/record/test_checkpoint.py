@@ -215,8 +215,10 @@ def test_a_run_resumes_from_a_file_system_that_cannot_rename(
 ) -> None:
     """On an object store, files are written in place, and states that do not fit in memory spill to this machine."""
     bucket = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
-    for module in ("raybcgd.record.states", "raybcgd.record.checkpoint", "raybcgd.problem"):
-        monkeypatch.setattr(f"{module}.open_address", lambda address: (bucket, address.removeprefix("bucket://")))
+    for module in ("record.states", "record.checkpoint", "record.lock", "problem"):
+        monkeypatch.setattr(
+            f"raybcgd.{module}.open_address", lambda address: (bucket, address.removeprefix("bucket://"))
+        )
     tables: dict[str, Any] = {"checkpoint": {"address": "bucket://saved"}, "hosts": {"state_memory_mb": 0.01}}
     interrupted(out, after=5, **tables)
     # Resume as if on another machine, which has only the address.

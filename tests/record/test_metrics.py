@@ -243,7 +243,7 @@ def test_slow_readers_do_not_delay_a_round(records: tuple[RoundRecord, ...], tmp
 
 def test_the_exporter_takes_less_than_one_percent_of_a_round(tmp_path: Path) -> None:
     """Compare its total time, in any thread, with the median round."""
-    problem, data = prepare(small(rounds=60, metrics={"enabled": False}))
+    problem, data = prepare(small(rounds=60, local={"epochs": 5}, metrics={"enabled": False}))
     session, watched = LocalSession(problem, data, RunFolder(tmp_path), resume=False), exporter()
     cost, rounds = 0.0, []
     for record in session.records():

@@ -15,6 +15,7 @@ from raybcgd.client.shards import Shard, Shards
 from raybcgd.messages import RoundOrders
 from raybcgd.plan.cohort import draw_cohort
 from raybcgd.problem import prepare
+from raybcgd.record.rounds import RoundLog
 from tests.conftest import small
 
 
@@ -161,10 +162,40 @@ def test_algorithms_can_be_objects(out: Path) -> None:
         assert torch.equal(before, after)
 
 
-def test_a_round_without_participants_changes_nothing_and_is_recorded(out: Path) -> None:
-    result = run(small(rounds=2, cohort={"deadline_seconds": 1e-9}), out=out)
-    assert [len(record.dropped) for record in result.records] == [6, 6]
-    assert [
-        (record.participants, record.quality.train_loss, record.traffic.upload_bytes) for record in result.records
-    ] == [((), None, 0)] * 2
-    assert all(moved == 0 for record in result.records for moved in record.blocks.movement)
+def test_a_round_that_every_client_misses_stops_the_run(out: Path) -> None:
+    line = r"^all 6 clients of round 0 missed cohort\.deadline_seconds = 1e-09; raise it$"
+    with pytest.raises(RunError, match=line):
+        run(small(rounds=2, cohort={"deadline_seconds": 1e-9}), out=out)
+    assert list(RoundLog(out / "rounds.jsonl")) == []
+
+
+def test_a_round_in_which_every_client_fails_stops_the_run(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = small(rounds=1, cohort={"on_client_error": "drop"}, local={"stack": 0})
+    for client, _ in first_cohort(config):
+        change_shard(monkeypatch, client, broken)
+    with pytest.raises(RunError, match=r"^all 6 clients of round 0 failed or were late, such as client \d+: OSError: "):
+        run(config, out=out)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            MemoryError("2 TB"),
+            r"^client {} ran out of memory in round 0: MemoryError: 2 TB .*; lower local\.batch_size",
+        ),
+        (SystemExit(3), r"^client {} failed in round 0: SystemExit: 3 "),
+    ],
+)
+def test_errors_that_are_not_exceptions_of_the_code_name_the_client(
+    error: BaseException, line: str, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small(rounds=1, local={"stack": 0})
+    client, _ = first_cohort(config)[0]
+
+    def fail(*_: Any) -> Any:
+        raise error
+
+    change_shard(monkeypatch, client, fail)
+    with pytest.raises(RunError, match=line.format(client)):
+        run(config, out=out)

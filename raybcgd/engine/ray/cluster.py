@@ -3,15 +3,23 @@
 import contextlib
 import logging
 import os
-import signal
 import socket
-import threading
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import ray
+from ray.job_config import JobConfig
 
+from raybcgd.engine.ray.watchdog import watching
 from raybcgd.engine.session import Announcer
 from raybcgd.errors import ConfigError
+from raybcgd.interrupts import delayed
+from raybcgd.lazy import IMPORT_PATH
+
+_ROOT = str(Path(__file__).parents[3])
+"""The folder that contains the package. Workers need it even if the package is not installed."""
 
 
 @contextlib.contextmanager
@@ -27,14 +35,23 @@ def cluster(address: str | None, announce: Announcer = lambda _: None) -> Iterat
         _check_reachable(address)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray prints a warning if this is not set
     os.environ.setdefault("RAY_preload_python_modules", "torch")  # so that hosts start faster
+    if address == "local":  # a GCS that died on this machine does not come back
+        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "15")
+    os.environ[IMPORT_PATH] = os.pathsep.join(_script_folders())
     logging.getLogger("ray").setLevel(logging.ERROR)
     try:
-        with _interrupts_delayed():
+        with delayed():
             _join(address)
-        yield
+        with watching(_session_folder()) if address == "local" else contextlib.nullcontext():
+            yield
     finally:
-        with _interrupts_delayed():
+        with delayed():
             ray.shutdown()
+
+
+def _session_folder() -> str:
+    node: Any = ray._private.worker._global_node
+    return str(node.get_session_dir_path())
 
 
 def _join(address: str) -> None:
@@ -45,9 +62,23 @@ def _join(address: str) -> None:
             log_to_driver=False,
             logging_level=logging.ERROR,
             configure_logging=False,
+            job_config=_OwnPath() if address == "local" and _ROOT not in _script_folders() else JobConfig(),
         )
     except ConnectionError as error:
         raise _no_cluster_error(address, error) from None
+
+
+class _OwnPath(JobConfig):
+    """Keeps Ray from putting the current folder first on the workers' path, where its files could shadow libraries."""
+
+    def _runtime_env_has_working_dir(self) -> bool:
+        return True
+
+
+def _script_folders() -> list[str]:
+    """Return the folders that Ray would put first on the workers' path. The package puts them last."""
+    script = os.path.dirname(os.path.realpath(sys.argv[0]))
+    return [*([script] if script in sys.path else []), os.getcwd()]
 
 
 def _check_reachable(address: str) -> None:
@@ -64,22 +95,6 @@ def _no_cluster_error(address: str, error: Exception) -> ConfigError:
         f"hosts.address = {address!r}: no Ray cluster responds ({error}); start one, or unset hosts.address and "
         "RAY_ADDRESS to start one on this machine"
     )
-
-
-@contextlib.contextmanager
-def _interrupts_delayed() -> Iterator[None]:
-    """Delay Ctrl-C until the block ends. An interrupt while Ray starts or stops would leave processes behind."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    interrupts = []
-    before = signal.signal(signal.SIGINT, lambda *_: interrupts.append(True))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if interrupts:
-        raise KeyboardInterrupt
 
 
 def node_resources() -> list[dict[str, float]]:

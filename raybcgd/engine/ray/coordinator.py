@@ -1,5 +1,7 @@
 """[Ray] The coordinator actor, and the driver's session, which restarts it if it dies."""
 
+import logging
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -8,10 +10,11 @@ from typing import Any
 import numpy as np
 import ray
 import torch
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import ActorUnschedulableError, RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raybcgd.engine.ray.cluster import cluster
+from raybcgd.engine.ray.hosts import retry_delay
 from raybcgd.engine.ray.object_store import put_once
 from raybcgd.engine.ray.pool import RayPool
 from raybcgd.engine.session import Announcer, Session
@@ -21,6 +24,8 @@ from raybcgd.record.metrics import withdraw
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.server.loop import TrainingLoop
 from raybcgd.storage import RunFolder
+
+log = logging.getLogger(__name__)
 
 
 class RayEngine:
@@ -55,11 +60,13 @@ class RaySession:
                 return
             except RayTaskError as error:
                 raise _unwrapped(error) from None
-            except RayActorError as error:
+            except (RayActorError, ActorUnschedulableError) as error:
                 deaths += 1
                 if deaths > self._problem.config.hosts.max_retries:
                     cause = last_line(error)
                     raise RunError(f"the coordinator died {deaths} times without finishing a round: {cause}") from None
+                log.warning("the coordinator died or did not start (%s); starting a new one", last_line(error))
+                time.sleep(retry_delay(deaths))
                 self._resume = True
 
     def _start_coordinator(self) -> None:

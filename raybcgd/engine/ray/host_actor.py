@@ -53,7 +53,7 @@ class HostActor:
             limit_share(device or CPU, hosts.num_gpus)
             self._settings = deterministic(device or CPU, hosts.determinism == "strict")
             self._settings.__enter__()  # for the life of the process
-            self._host = ClientHost(problem, data, state_address, device or CPU)
+            self._host = ClientHost(problem, data, state_address, device or CPU, interruptible=False)
 
     def place(self) -> HostPlace:
         """Return where the host runs. The reply also shows that the host is up."""

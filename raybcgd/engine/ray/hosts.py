@@ -1,6 +1,7 @@
 """[Ray] The client hosts of a run: start, replace, scale and stop them."""
 
 import itertools
+import logging
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -8,7 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, ObjectLostError, RayActorError
+from ray.exceptions import (
+    ActorUnavailableError,
+    ActorUnschedulableError,
+    GetTimeoutError,
+    ObjectLostError,
+    RayActorError,
+    TaskUnschedulableError,
+    WorkerCrashedError,
+)
 
 from raybcgd.engine.ray.cluster import node_resources
 from raybcgd.engine.ray.host_actor import HostActor, HostPlace
@@ -18,12 +27,28 @@ from raybcgd.messages import ClientTask, HostLoad
 from raybcgd.problem import Problem
 from raybcgd.record.states import SegmentFolder
 
-LOST = (RayActorError, ActorUnavailableError, ActorUnschedulableError, ObjectLostError)
+log = logging.getLogger(__name__)
+
+LOST = (
+    RayActorError,
+    ActorUnavailableError,
+    ActorUnschedulableError,
+    ObjectLostError,
+    TaskUnschedulableError,
+    WorkerCrashedError,
+)
 """The exceptions that a call raises if its host is lost."""
+IDLE_SECONDS = 30.0
+"""A host without work that does not answer for so long is replaced."""
 _NODE_CHECK_SECONDS = 1.0
 """Time between two checks for new nodes."""
 _KEEP_ROUNDS = 10
 """Rounds for which an idle host is kept, because cohorts differ and new hosts are slow to start."""
+
+
+def retry_delay(failures: int) -> float:
+    """Return the seconds to wait after a failed start. A very busy machine may need a while to start processes."""
+    return min(30.0, 2.0 ** (failures - 1) - 1.0)
 
 
 @dataclass
@@ -39,13 +64,20 @@ class Host:
     load: HostLoad = field(default_factory=HostLoad)
     calls: dict[Any, list[ClientTask]] = field(default_factory=dict)
     """Training calls in flight and their tasks."""
+    isolates: bool = False
+    """Whether the call in flight is that of a task which has to run alone."""
     kept: list[ClientTask] = field(default_factory=list)
     """Finished tasks whose uploads are only in the host's partial sum. They are lost with the host."""
 
     @property
     def unfinished(self) -> list[ClientTask]:
         """The tasks that are lost with the host."""
-        return [*self.kept, *(task for tasks in self.calls.values() for task in tasks)]
+        return [*self.kept, *self.in_calls]
+
+    @property
+    def in_calls(self) -> list[ClientTask]:
+        """The tasks in calls that have not ended."""
+        return [task for tasks in self.calls.values() for task in tasks]
 
 
 class HostGroup:
@@ -64,6 +96,8 @@ class HostGroup:
         self.all: dict[int, Host] = {}
         self.in_slot: dict[int, int] = {}
         self.restarted = 0
+        self.hung: set[int] = set()
+        """Clients that were running on a host that did not return. They run alone, until one of their tasks ends."""
         self._numbers = itertools.count()
         self._failed_starts: Counter[int] = Counter()
         self._recently_useful: deque[int] = deque(maxlen=_KEEP_ROUNDS)
@@ -137,6 +171,9 @@ class HostGroup:
             if self._failed_starts[host.slot] > (limit := self._config.max_retries):
                 cause = last_line(error)
                 raise RunError(f"a host failed to start more than hosts.max_retries = {limit} times: {cause}") from None
+            again_after = retry_delay(self._failed_starts[host.slot])
+            log.warning("a host failed to start (%s); trying again in %g s", last_line(error), again_after)
+            time.sleep(again_after)
             self.replace(number)
             return False
         if host.place.no_device is not None:
@@ -152,6 +189,11 @@ class HostGroup:
         self._failed_starts.clear()
         return True
 
+    def may_run(self, task: ClientTask, number: int) -> bool:
+        """Return whether a host may run a task: any may, unless clients are tied to hosts."""
+        per_host = self._config.clients_per_host
+        return per_host is None or self.in_slot[task.client // per_host] == number
+
     def replace(self, number: int) -> list[ClientTask]:
         """Start a new host in place of a lost one, and return the lost tasks."""
         host = self.all.pop(number)
@@ -164,8 +206,8 @@ class HostGroup:
         """Replace hosts that died without a call in flight."""
         for number in self.up():
             try:
-                ray.get(self.all[number].actor.place.remote())
-            except LOST:
+                ray.get(self.all[number].actor.place.remote(), timeout=IDLE_SECONDS)
+            except (*LOST, GetTimeoutError):
                 self.replace(number)
 
     def scale(self, steps: Sequence[int]) -> None:
@@ -202,13 +244,30 @@ class HostGroup:
             else:
                 host.actor.__ray_terminate__.remote()  # after any evaluation in progress
 
+    def end_calls(self, seconds: float) -> None:
+        """Cancel the calls that a round left behind at its deadline. Replace hosts that stay busy for longer."""
+        running = {number: next(iter(host.calls.values())) for number, host in self.all.items() if host.calls}
+        asked = {number: host.actor.place.remote() for number, host in self.all.items() if host.calls}
+        self.cancel_calls()
+        if not asked:
+            return
+        answered, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=seconds)
+        for number, ref in asked.items():
+            try:
+                ray.get(ref, timeout=0 if ref not in answered else None)
+            except (*LOST, GetTimeoutError):
+                log.warning("host %d did not return within %g s after the deadline; it is replaced", number, seconds)
+                self.hung.update(task.client for task in running[number])
+                self.replace(number)
+
     def cancel_calls(self) -> None:
-        """Cancel the calls that a round left behind at its deadline."""
+        """Cancel the calls that a round left behind."""
         for host in self.all.values():
             for ref in host.calls:
                 ray.cancel(ref)
             host.calls.clear()
             host.kept.clear()
+            host.isolates = False
 
     def stop(self) -> None:
         """Stop all hosts."""

@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 import ray
-from ray.exceptions import RayTaskError
+from ray.exceptions import GetTimeoutError, RayTaskError
 
 from raybcgd.engine.ray.collection import collect_node
 from raybcgd.engine.ray.host_actor import packed
-from raybcgd.engine.ray.hosts import LOST, Host, HostGroup
+from raybcgd.engine.ray.hosts import IDLE_SECONDS, LOST, Host, HostGroup
 from raybcgd.engine.ray.object_store import store_usage
 from raybcgd.engine.ray.placement import sums_at_hosts
 from raybcgd.engine.ray.scheduling import TaskQueues, TaskTimes
+from raybcgd.engine.ray.suspects import Suspects
 from raybcgd.errors import ConfigError, RunError, last_line
 from raybcgd.messages import FRESH, CallResult, ClientTask, HostLost, Outcome, Piece, RoundOrders, Score
 from raybcgd.problem import Problem
@@ -27,6 +28,8 @@ _CALLS_IN_FLIGHT = 2
 """Calls in flight per host. With two, a host never waits for the coordinator."""
 _USAGE_SECONDS = 15.0
 """Minimum time between measurements of the object store. More frequent ones would slow down short rounds."""
+_GRACE_SECONDS = 1.0
+"""Time after a deadline, in addition to the deadline itself, after which a host that is still busy is replaced."""
 _PIECEWISE_BYTES = 2**26
 """Partial sums larger than this are collected in pieces at the end of a round. Smaller ones come with the last call."""
 
@@ -46,6 +49,7 @@ class _Training:
     """Whether every call returns its partial sum. Otherwise only the last call of a host does."""
     piecewise: bool
     """Whether partial sums are collected in pieces after the last call."""
+    suspects: Suspects
     open_clients: set[int]
     """Clients whose upload has not arrived."""
     calls: int = 0
@@ -85,11 +89,12 @@ class RayPool:
         """Run all tasks on the hosts and pass their results on as they arrive."""
         training = self._begin(work, inbox)
         while training.open_clients:
-            if not training.calls and not training.queues.num_waiting and training.piecewise:
+            if training.piecewise and not (training.calls or training.queues.num_waiting or training.suspects.tasks):
                 self._collect(training)
                 continue
             event = self._next_event(training)
             if event is None:
+                self.hosts.end_calls((work.deadline_seconds or 0.0) + _GRACE_SECONDS)
                 return
             number, ref, future = event
             host = self.hosts.all.get(number)
@@ -123,9 +128,11 @@ class RayPool:
             TaskQueues(self.hosts.fixed_homes, problem.stack, by_block),
             each_call_hands_over=not reduce or deadline is not None,
             piecewise=reduce and deadline is None and sums_bytes > _PIECEWISE_BYTES,
+            suspects=Suspects(self._config.max_retries),
             open_clients={task.client for task in work.tasks},
         )
-        self._enqueue(training.queues, work.tasks)
+        training.suspects.tasks += [task for task in work.tasks if task.client in self.hosts.hung]
+        self._enqueue(training.queues, [task for task in work.tasks if task.client not in self.hosts.hung])
         self._max_queued = 0
         for _ in range(_CALLS_IN_FLIGHT):  # first one call to every host, then a second one
             for number in up:
@@ -146,16 +153,19 @@ class RayPool:
     def _submit_call(self, training: _Training, number: int) -> None:
         """Submit the next tasks to a host that can take another call."""
         host, queues = self.hosts.all[number], training.queues
-        if host.place is None or len(host.calls) >= _CALLS_IN_FLIGHT:
+        if host.place is None or len(host.calls) >= _CALLS_IN_FLIGHT or host.isolates:
             return
         chunk = queues.take_chunk(number, self._times.in_seconds)
+        if not chunk:  # the others come first, because a suspect can block the host
+            chunk = training.suspects.take(host, lambda task: self.hosts.may_run(task, number))
+            host.isolates = bool(chunk)
         for task in chunk:
             self._counts["rehomed_clients"] += self._homes.get(task.client) != number
             self._homes[task.client] = number
         # A host with nothing left to do returns its sum, unless it has more calls in flight.
         last = queues.is_empty(number) and not training.piecewise
         if chunk or (last and host.kept and not host.calls):
-            hand_over = training.each_call_hands_over or last
+            hand_over = training.each_call_hands_over or last or (host.isolates and not training.piecewise)
             ref = host.actor.train.remote(training.broadcast_ref, packed(chunk, hand_over, training.alone))
             host.calls[ref] = chunk
             training.calls += 1
@@ -205,11 +215,13 @@ class RayPool:
             return
         host = self.hosts.all[number]
         training.calls -= 1
+        host.isolates = False
         tasks, host.load = host.calls.pop(ref), result.load
         failed = {outcome.client for outcome in result.outcomes if outcome.error is not None}
         host.kept += [task for task in tasks if task.client not in failed]
         for outcome in result.outcomes:
             if outcome.error is None:
+                self.hosts.hung.discard(outcome.client)
                 self._times.add(outcome.client, self._steps(outcome.client), outcome.seconds)
         training.inbox.receive(result.outcomes, result.partial)
         arrived = failed if result.partial is None else failed | set(result.partial.clients)
@@ -258,9 +270,9 @@ class RayPool:
                 host.kept.clear()
             else:
                 training.calls -= len(host.calls)
-                lost = self.hosts.replace(number)
-                tasks += [*lost, *training.queues.remove_host(number)]
-                self._count_lost(training, lost, error)
+                self.hosts.replace(number)
+                tasks += [*host.kept, *training.queues.remove_host(number)]
+                self._count_lost(training, host, error)
         self.hosts.wait_for_any()
         self._enqueue(training.queues, tasks)
         self._watch_starting(training)
@@ -269,8 +281,8 @@ class RayPool:
     def _forgets(self, host: Host) -> bool:
         """Let a host forget its partial sum. Return False if it is lost."""
         try:
-            ray.get(host.actor.discard_sums.remote())
-        except LOST:
+            ray.get(host.actor.discard_sums.remote(), timeout=IDLE_SECONDS)
+        except (*LOST, GetTimeoutError):
             return False
         return True
 
@@ -281,12 +293,16 @@ class RayPool:
             for _ in range(_CALLS_IN_FLIGHT):
                 self._submit_call(training, number)
 
-    def _count_lost(self, training: _Training, lost: Sequence[ClientTask], error: Exception) -> None:
-        """Count retries, and stop the run if a client's task was lost too often."""
-        times_lost = training.times_lost
-        self._counts["retried_tasks"] += len(lost)
-        times_lost.update(task.client for task in lost)
-        worst = max((task.client for task in lost), key=lambda client: times_lost[client], default=None)
+    def _count_lost(self, training: _Training, host: Host, error: Exception) -> None:
+        """Stop the run if a client's task was lost too often. A client that crashes its hosts counts as failed."""
+        self._counts["retried_tasks"] += len(host.unfinished)
+        crashed = training.suspects.add(host, error)
+        if crashed is not None:
+            training.inbox.receive([crashed])
+            training.open_clients.discard(crashed.client)
+        lost = {task.client for task in host.in_calls or host.kept} & training.open_clients
+        (times_lost := training.times_lost).update(lost)
+        worst = max(lost, key=lambda client: (times_lost[client], client), default=None)
         if worst is not None and times_lost[worst] > self._config.max_retries:
             raise RunError(
                 f"the task of client {worst} in round {training.orders.round_index} was lost with its host more than "

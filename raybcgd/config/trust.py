@@ -1,0 +1,63 @@
+"""Which settings of a stranger's config make this machine execute code."""
+
+import os
+import sys
+from collections.abc import Container, Iterator, Mapping
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from raybcgd.algorithms.settings import ALGORITHMS
+from raybcgd.data.settings import PARTITIONS, SOURCES
+from raybcgd.errors import ConfigError
+from raybcgd.model.settings import LOSSES, MODELS
+from raybcgd.registry import Registry
+from raybcgd.storage import RunFolder
+from raybcgd.wire.settings import CODECS
+
+_REGISTRIES = (ALGORITHMS, CODECS, PARTITIONS, SOURCES, MODELS, LOSSES)
+
+
+def check_trusted(tables: Mapping[str, Any], given: Container[str], folder: RunFolder) -> None:
+    """Raise an error if the config of a run folder names code, or a Ray cluster, that the user has not approved.
+
+    The user approves a setting by giving it on the command line, and a class by installing its package.
+    """
+    for registry, reference in _references(tables):
+        if registry.setting not in given and not (registry.takes_classes and _is_installed(reference, folder.path)):
+            raise ConfigError(
+                f'{registry.setting} = "{reference}" in {folder.config} names code outside raybcgd; '
+                "read that code, then add --trust to run it"
+            )
+    address = _value(tables, "hosts.address")
+    if address not in (None, "auto", "local") and "hosts.address" not in given:
+        # Ray's messages are pickles, so a cluster can execute code in its drivers.
+        raise ConfigError(
+            f'hosts.address = "{address}" in {folder.config} names a Ray cluster, which can run code on this machine; '
+            "add --trust if you know the cluster, or set hosts.address with --set"
+        )
+
+
+def _references(tables: Mapping[str, Any]) -> Iterator[tuple[Registry, str]]:
+    """Yield the references to code in a config."""
+    for registry in _REGISTRIES:
+        choice = _value(tables, registry.setting)
+        if registry.is_foreign(choice):
+            yield registry, choice
+
+
+def _value(tables: Mapping[str, Any], setting: str) -> Any:
+    value: Any = tables
+    for name in setting.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _is_installed(reference: str, folder: Path) -> bool:
+    """Return whether a reference is to a package outside the current folder and the run folder."""
+    untrusted = (Path.cwd().resolve(), folder.resolve())
+    paths = [path for path in sys.path if Path(path).resolve() not in untrusted]
+    package = reference.partition(":")[0].partition(".")[0]
+    spec = PathFinder.find_spec(package, paths)
+    # A namespace package has no origin. The current folder can add modules to it.
+    return spec is not None and spec.origin is not None and os.path.exists(spec.origin)

@@ -1,0 +1,88 @@
+"""The signals that end a command: Ctrl-C, SIGTERM (Kubernetes, Slurm, preemption) and SIGHUP (a closed terminal)."""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_presses: list[int] = []
+"""The Ctrl-C presses since the command started."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or SIGHUP. Code that cleans up after Ctrl-C also cleans up after these."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_code = 128 + number
+
+
+@contextlib.contextmanager
+def handled() -> Iterator[None]:
+    """Raise KeyboardInterrupt on Ctrl-C and Terminated on SIGTERM and SIGHUP. A second Ctrl-C ends the process."""
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        # A signal that is ignored stays so: shells do that for background processes, and `nohup` for SIGHUP.
+        expected = (signal.default_int_handler, signal.SIG_DFL)
+        before = {number: found for number in _SIGNALS if (found := signal.getsignal(number)) in expected}
+    _presses.clear()
+    for number in before:
+        signal.signal(number, _raise)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def delayed() -> Iterator[None]:
+    """Delay the signals until the block ends. Handlers that the block installs are removed again.
+
+    An interrupt while Ray starts or stops would leave processes behind. Ray's own SIGTERM handler aborts the process.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+
+    def record(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        _count(number)
+
+    before: dict[int, Any] = {n: found for n in _SIGNALS if callable(found := signal.getsignal(n))}
+    for number in before:
+        signal.signal(number, record)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if received:
+        _presses.clear()  # the handler counts the first one again
+        before[received[0]](received[0], None)
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    _count(number)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise Terminated(number)
+
+
+def _count(number: int) -> None:
+    """End the process at the second Ctrl-C, together with its children."""
+    if number != signal.SIGINT:
+        return
+    _presses.append(number)
+    if len(_presses) > 1:
+        for path in Path("/proc/self/task").glob("*/children"):
+            for child in path.read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(child), signal.SIGKILL)
+        os._exit(130)

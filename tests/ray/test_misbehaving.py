@@ -1,0 +1,75 @@
+"""Clients that hang or end their process: the run goes on without them, or stops and names them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.cluster_utils import Cluster
+
+from raybcgd.config import Config
+from raybcgd.errors import RunError
+from raybcgd.experiment import RunResult, run
+from tests.conftest import small
+from tests.ray.conftest import start_cluster, stop_cluster
+from tests.ray.misbehaving import CLIENTS, CULPRIT, ByIndex, Misbehaving, marked
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    started = start_cluster({"num_cpus": 2})
+    yield started
+    stop_cluster(started)
+
+
+def config(cohort: dict[str, Any], rounds: int = 1) -> Config:
+    return small(
+        engine="ray",
+        rounds=rounds,
+        data={"partition": ByIndex(clients=CLIENTS)},
+        blocks={"count": 1, "shared": "none"},
+        algorithm={"name": "fedavg", "lr": 0.1},
+        local={"stack": 0},
+        cohort={"clients_per_round": CLIENTS, "clients_per_block": None, **cohort},
+        hosts={"count": 2},
+        metrics={"enabled": False},
+    )
+
+
+def go(how: str, out: Path, rounds: int = 1, **cohort: Any) -> RunResult:
+    return run(config(cohort, rounds), module=Misbehaving(how), dataset=marked(), out=out)
+
+
+def test_the_host_of_a_client_that_hangs_is_replaced_after_the_deadline(cluster: Cluster, out: Path) -> None:
+    result = go("hang", out, rounds=2, deadline_seconds=4)
+    assert [record.round for record in result.records] == [0, 1]
+    for record in result.records:
+        assert (CULPRIT, "deadline") in [(dropped.client, dropped.reason) for dropped in record.dropped]
+        assert record.participants
+        assert record.quality.accuracy is not None
+    assert sum(record.hosts.restarted for record in result.records) >= 1
+
+
+def test_a_client_that_ends_its_process_is_found_and_dropped(cluster: Cluster, out: Path) -> None:
+    (record,) = go("die", out, on_client_error="drop").records
+    (dropped,) = record.dropped
+    assert dropped.client == CULPRIT
+    assert dropped.reason.startswith("its process died 3 times (")
+    assert len(record.participants) == CLIENTS - 1
+
+
+def test_a_client_that_ends_its_process_is_named(cluster: Cluster, out: Path) -> None:
+    with pytest.raises(
+        RunError, match=rf"^client {CULPRIT} failed in round 0: its process died 3 times \(.*\); fix it"
+    ):
+        go("die", out)
+
+
+@pytest.mark.parametrize(("how", "error"), [("exit", "SystemExit: 3"), ("interrupt", "KeyboardInterrupt")])
+def test_exits_and_interrupts_in_client_code_are_failures_of_the_client(
+    cluster: Cluster, out: Path, how: str, error: str
+) -> None:
+    with pytest.raises(RunError, match=rf"^client {CULPRIT} failed in round 0: {error}"):
+        go(how, out)

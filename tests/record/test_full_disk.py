@@ -1,0 +1,74 @@
+"""A full disk ends a run with one line and whole files; after making room, a resume gives the same bits."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raybcgd.errors import RunError
+from raybcgd.experiment import run
+from raybcgd.record.rounds import RoundLog
+from raybcgd.storage import append_line, write_atomic
+from tests.conftest import small
+
+# A file size limit makes writes fail as a full disk does: at some byte, with a partial write before it.
+LIMITED = """
+import resource, signal, sys
+from raybcgd.cli import main
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+limit = int(sys.argv.pop(1))
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+main()
+"""
+
+
+def limited(limit: int, *words: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", LIMITED, str(limit), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(small(rounds=8, metrics={"enabled": False}), out=tmp_path_factory.mktemp("whole") / "run").folder
+
+
+@pytest.mark.parametrize("file", ["rounds.jsonl", "states", "checkpoints/round-000004/server.safetensors"])
+def test_a_full_disk_ends_in_one_line_and_can_be_resumed(file: str, whole: Path, tmp_path: Path, out: Path) -> None:
+    largest = max(path.stat().st_size for path in whole.rglob("*.seg"))
+    size = {"rounds.jsonl": (whole / "rounds.jsonl").stat().st_size - 300, "states": largest - 100}.get(file, 3000)
+    (tmp_path / "small.toml").write_text(small(rounds=8, metrics={"enabled": False}).to_toml())
+    done = limited(size, "train", str(tmp_path / "small.toml"), "--out", str(out))
+    assert done.returncode == 1, done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert "cannot write" in done.stderr
+    assert "make room" in done.stderr
+    assert not list(out.rglob("*.part"))
+    log = (out / "rounds.jsonl").read_bytes()
+    assert log == b"" or log.endswith(b"\n")
+    list(RoundLog(out / "rounds.jsonl"))
+    resumed = run(small(rounds=8, metrics={"enabled": False}), out=out, resume=True)
+    assert resumed.summary["sha256"] == json.loads((whole / "summary.json").read_text())["sha256"]
+    assert [record.round for record in resumed.records] == list(range(8))
+
+
+def test_a_torn_last_line_is_ignored_and_repaired(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    first = run(small(rounds=4, metrics={"enabled": False}), out=out)
+    with (out / "rounds.jsonl").open("ab") as log:
+        log.write(b'{"round": 4, "lr"')
+    assert len(list(RoundLog(out / "rounds.jsonl"))) == len(first.records)
+    resumed = run(small(rounds=8, metrics={"enabled": False}), out=out, resume=True)
+    assert resumed.summary["sha256"] == json.loads((whole / "summary.json").read_text())["sha256"]
+    assert (out / "rounds.jsonl").read_bytes().count(b"\n") == 8
+
+
+def test_the_error_says_how_much_is_needed(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(
+        RunError, match=r"^cannot write .*folder \(Is a directory\): 3 bytes are needed, [\d,]+ are free"
+    ):
+        write_atomic(tmp_path / "folder", b"abc")
+    with pytest.raises(RunError, match=r"^cannot write .*folder"):
+        append_line(tmp_path / "folder", b"abc\n")

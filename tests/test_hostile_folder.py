@@ -1,0 +1,161 @@
+"""A stranger's run folder executes nothing: neither what its config names nor files that shadow libraries."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from raybcgd.cli import app
+from raybcgd.experiment import run
+from tests.conftest import small
+
+TRAP = """
+import os, pathlib
+pathlib.Path(os.environ["TRAP"]).joinpath(__name__).touch()
+raise SystemExit("the trap was imported")
+"""
+REFERENCES = {
+    "algorithm": ("name", "trap:Method"),
+    "wire": ("codec", "trap:Codec"),
+    "data.partition": ("kind", "trap:Split"),
+    "data": ("source", "trap:read"),
+    "model": ("name", "trap:Net"),
+}
+# Libraries that are imported after the current folder is on the path, and a module of the standard library.
+SHADOWS = ("safetensors", "tomli_w", "matplotlib", "psutil", "json", "trap", "html", "sklearn")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = small(rounds=2, metrics={"enabled": False})
+    return run(config, out=tmp_path_factory.mktemp("runs") / "run").folder
+
+
+@pytest.fixture
+def hostile(finished: Path, tmp_path: Path) -> Path:
+    """A downloaded run folder whose files shadow libraries."""
+    folder = Path(shutil.copytree(finished, tmp_path / "downloaded"))
+    for name in SHADOWS:
+        (folder / f"{name}.py").write_text(TRAP)
+    (tmp_path / "sprung").mkdir()
+    return folder
+
+
+def name_code(folder: Path, table: str) -> str:
+    """Make the folder's config name code in the folder. Return the setting."""
+    key, reference = REFERENCES[table]
+    lines = (folder / "config.toml").read_text().splitlines()
+    at = lines.index(f"[{table}]")
+    rest = lines[at + 1 :]
+    end = next((k for k, line in enumerate(rest) if line.startswith("[")), len(rest))
+    table_lines = [line for line in rest[:end] if not line.startswith(f"{key} =")]
+    lines[at + 1 :] = [f'{key} = "{reference}"', *table_lines, *rest[end:]]
+    (folder / "config.toml").write_text("\n".join(lines) + "\n")
+    return f'{table}.{key} = "{reference}"'
+
+
+def inside(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the installed command inside a folder."""
+    return subprocess.run(
+        [str(Path(sys.executable).with_name("raybcgd")), *words],
+        cwd=folder,
+        env={**os.environ, "TRAP": str(folder.parent / "sprung"), "RAY_AUTH_MODE": "disabled"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def sprung(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder.parent / "sprung").iterdir())
+
+
+@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.ray)])
+def test_files_in_the_current_folder_do_not_shadow_libraries(hostile: Path, engine: str) -> None:
+    done = inside(hostile, "resume", ".", "--set", "rounds=3", "--set", f"engine={engine}")
+    assert sprung(hostile) == []
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_report_imports_nothing_that_the_config_names(hostile: Path) -> None:
+    for table in REFERENCES:
+        name_code(hostile, table)
+    done = inside(hostile, "report", ".")
+    assert sprung(hostile) == []
+    assert done.returncode == 0, done.stderr
+    page = (hostile / "report.html").read_text()
+    assert "Method" in page
+    assert "trap:Net on digits, 20 clients, trap:Split" in page
+
+
+@pytest.mark.parametrize("table", REFERENCES)
+def test_resume_refuses_code_that_the_config_names(hostile: Path, table: str) -> None:
+    setting = name_code(hostile, table)
+    done = inside(hostile, "resume", ".", "--set", "rounds=3")
+    assert sprung(hostile) == []
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: {setting} in config.toml names code outside raybcgd; read that code, then add --trust to run it\n"
+    )
+
+
+def test_resume_refuses_a_ray_cluster_that_the_config_names(hostile: Path) -> None:
+    config = (hostile / "config.toml").read_text()
+    (hostile / "config.toml").write_text(config.replace("[hosts]\n", '[hosts]\naddress = "192.0.2.1:6379"\n'))
+    done = CliRunner().invoke(app, ["resume", str(hostile)])
+    assert done.exit_code == 2
+    assert 'hosts.address = "192.0.2.1:6379"' in done.stderr
+    assert "--trust" in done.stderr
+
+
+def test_a_function_of_an_installed_package_needs_trust(hostile: Path) -> None:
+    """With the right options, some library functions run any code: unittest.main runs the tests of a folder."""
+    config = (hostile / "config.toml").read_text()
+    (hostile / "config.toml").write_text(config.replace('name = "mlp"', 'name = "unittest:main"'))
+    done = CliRunner().invoke(app, ["resume", str(hostile)])
+    assert done.exit_code == 2
+    assert "names code outside raybcgd" in done.stderr
+
+
+def test_a_config_that_extends_another_file_is_not_followed(hostile: Path) -> None:
+    (hostile / "base.toml").write_text('[algorithm]\nname = "trap:Method"\n')
+    config = (hostile / "config.toml").read_text()
+    (hostile / "config.toml").write_text('extends = "base.toml"\n' + config)
+    done = inside(hostile, "resume", ".")
+    assert (done.returncode, sprung(hostile)) == (2, [])
+    assert "extends" in done.stderr
+
+
+METHOD = """
+from raybcgd.algorithms.fedavg import FedAvg
+class Method(FedAvg):
+    name = "method"
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "on_path"),
+    [(["--trust"], False), (["--set", "algorithm.name=own:Method"], False), ([], True)],
+    ids=["trust", "command line", "installed"],
+)
+def test_code_that_the_user_approved_is_imported(tmp_path: Path, words: list[str], on_path: bool) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "own.py").write_text(METHOD)
+    if not on_path:
+        shutil.copy(tmp_path / "lib" / "own.py", tmp_path)
+    config = small(rounds=1, algorithm={"name": "fedavg"}, checkpoint={"every": 1}, metrics={"enabled": False})
+    (tmp_path / "config.toml").write_text(config.to_toml().replace('name = "fedavg"', 'name = "own:Method"'))
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'lib'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    if not on_path:
+        environment = dict(os.environ)
+    command = str(Path(sys.executable).with_name("raybcgd"))
+    for arguments in (["train", "config.toml", "--out", "run"], ["resume", "run", "--set", "rounds=2", *words]):
+        done = subprocess.run(
+            [command, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
