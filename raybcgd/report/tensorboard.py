@@ -39,6 +39,8 @@ def _curves(value: Any, *path: str) -> Iterator[tuple[str, float]]:
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield from _curves(part, *path, key)
+    elif isinstance(value, str):  # such as the kind of device: not a curve
+        return
     elif isinstance(value, Sequence):
         for k, part in enumerate(value):
             yield from _curves(part, *path, block_name(k, len(value)) if path[0] == "blocks" else str(k))

@@ -16,6 +16,7 @@ from raybcgd.record import compaction
 from raybcgd.record.checkpoint import Checkpoints, Position
 from raybcgd.record.compaction import Compactor
 from raybcgd.record.ledger import Ledger
+from raybcgd.record.rounds import Traffic
 from raybcgd.record.segment_writer import SegmentWriter
 from raybcgd.record.state_layout import StateArray, StateLayout
 from raybcgd.record.states import SegmentFolder, is_merged
@@ -64,12 +65,32 @@ class Rounds:
 
     def save(self) -> None:
         self.saved = [*self.saved, self.ledger.snapshot()][-2:]
-        self.checkpoints.save(Position(self.rounds, {"x": np.zeros(1)}, self.saved[-1], 0.0))
+        log = "".join(f"{_record(index).model_dump_json()}\n" for index in range(self.rounds)).encode()
+        self.checkpoints.save(Position(self.rounds, {"x": np.zeros(1)}, self.saved[-1], 0.0, log=log))
 
     def check(self, ledger: Ledger) -> None:
         clients = ledger.clients.tolist()
         found = self.folder.read([(client, ledger[client]) for client in clients])
         np.testing.assert_array_equal(found, self.expected[clients])
+
+
+def _record(index: int) -> RoundRecord:
+    """Return the record of a round in which nothing happened."""
+    none = {"upload_floats": (), "upload_bytes": (), "download_floats": (), "drift_diversity": (), "movement": ()}
+    required = [name for name, field in Traffic.model_fields.items() if field.is_required()]
+    timing = {"seconds": 0.0, "stage_seconds": {}}
+    return RoundRecord.model_validate(
+        {
+            "round": index,
+            "lr": 0.1,
+            "participants": (),
+            "quality": {},
+            "traffic": dict.fromkeys(required, 0),
+            "blocks": none,
+            "timing": timing,
+            "hosts": {"up": 1},
+        }
+    )
 
 
 @pytest.mark.parametrize("every", [0, 3])

@@ -238,7 +238,7 @@ def test_variants_keep_their_labels_and_their_order(tmp_path: Path) -> None:
 def test_damaged_files_are_named(file: str, words: str, folder: Path, tmp_path: Path) -> None:
     damaged = shutil.copytree(folder, tmp_path / "damaged")
     lines = (damaged / file).read_text().splitlines()
-    (damaged / file).write_text("\n".join([*lines[:2], "{cut"]))
+    (damaged / file).write_text("\n".join([*lines[:2], "{cut", ""]))  # a line without its end would be ignored
     result = report(damaged)
     assert result.exit_code == 2, result.output
     assert words in result.output
