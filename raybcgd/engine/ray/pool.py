@@ -12,6 +12,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayTaskError
 
 from raybcgd.engine.ray.collection import collect_node
+from raybcgd.engine.ray.evaluation import evaluate
 from raybcgd.engine.ray.host_actor import packed
 from raybcgd.engine.ray.hosts import IDLE_SECONDS, LOST, Host, HostGroup
 from raybcgd.engine.ray.object_store import store_usage
@@ -314,28 +315,7 @@ class RayPool:
 
     def evaluate(self, models: Sequence[np.ndarray], pieces: Sequence[Piece]) -> Callable[[], list[Score]]:
         """Start evaluating models, before the next round's tasks. The returned function waits for the scores."""
-        self.hosts.wait_for_any()
-        models_ref = ray.put(list(models))
-        actors = [self.hosts.all[number].actor for number in self.hosts.up()]
-        size = -(-len(pieces) // len(actors))
-        shares = [pieces[k * size : (k + 1) * size] for k in range(len(actors))]
-        calls = [(s, a.evaluate.remote(s, models_ref)) for s, a in zip(shares, actors, strict=True) if s]
-        return lambda: [score for share, ref in calls for score in self._scores(share, ref, models_ref)]
-
-    def _scores(self, pieces: Sequence[Piece], ref: Any, models_ref: Any) -> list[Score]:
-        """Wait for the scores of a call, and repeat it on another host if its host is lost."""
-        for attempt in range(self._config.max_retries + 1):
-            try:
-                scores: list[Score] = ray.get(ref)
-                return scores
-            except LOST as error:
-                last = error
-            self.hosts.replace_dead()
-            self.hosts.wait_for_any()
-            up = self.hosts.up()
-            ref = self.hosts.all[up[attempt % len(up)]].actor.evaluate.remote(pieces, models_ref)
-        limit = f"hosts.max_retries = {self._config.max_retries}"
-        raise RunError(f"an evaluation was lost with its host more than {limit} times: {last_line(last)}")
+        return evaluate(self.hosts, models, pieces, self._config.max_retries)
 
     def report(self) -> PoolReport:
         counts, self._counts = self._counts, Counter()
