@@ -118,7 +118,7 @@ def test_a_host_that_dies_while_its_sum_is_collected_does_not_spoil_the_round(
     x, records, _ = play(config(4), tmp_path / "ray")
     assert killed
     assert torch.equal(x, expected)
-    assert records[0].hosts.restarted == 1
+    assert sum(record.hosts.restarted for record in records) == 1
 
 
 def test_the_coordinator_receives_sums_and_no_uploads(
