@@ -202,4 +202,4 @@ def test_a_killed_driver_leaves_no_process_behind(config: Path, out: Path) -> No
     assert any("round 2/" in line for line in process.stdout)
     process.kill()
     process.wait()
-    assert remaining_processes(mark, 15.0) == []
+    assert remaining_processes(mark, 40.0) == []  # Ray's own agents would stay for a minute or more
