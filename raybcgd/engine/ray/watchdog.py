@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-_LAST_SECONDS = 10.0
+_LAST_SECONDS = 8.0
 """How long the watchdog looks for processes after the driver's death. Dying processes can still start others."""
 
 
@@ -34,14 +34,24 @@ def watching(session: str) -> Iterator[None]:
 
 
 def _end_session(session: str) -> None:
-    """Kill the processes of a Ray session, which all have its folder in their command lines."""
+    """Kill the processes of a Ray session."""
     deadline = time.monotonic() + _LAST_SECONDS
     while time.monotonic() < deadline:
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
+        for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if int(path.parent.name) != os.getpid() and session.encode() in path.read_bytes():
-                    os.kill(int(path.parent.name), signal.SIGKILL)
+                if int(process.name) != os.getpid() and _belongs(process, session):
+                    os.kill(int(process.name), signal.SIGKILL)
         time.sleep(0.5)
+
+
+def _belongs(process: Path, session: str) -> bool:
+    """Return whether a process has the session folder in its command line or writes its output there.
+
+    Agents and workers replace their command lines by a title, but their output stays a file of the session.
+    """
+    if session.encode() in (process / "cmdline").read_bytes():
+        return True
+    return any(os.readlink(process / "fd" / number).startswith(f"{session}/") for number in ("1", "2"))
 
 
 if __name__ == "__main__":
