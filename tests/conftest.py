@@ -1,11 +1,16 @@
 """Small experiments that the tests share."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from raybcgd.config import Config, make_config
+
+# COLUMNS is set in the workers of pytest-xdist. The command line's console, created on import, would keep that width,
+# and a test could not ask for another one.
+os.environ.pop("COLUMNS", None)
 
 
 def small(**tables: Any) -> Config:

@@ -45,9 +45,9 @@ def test_log_normal_clients_are_balanced(hosts: int) -> None:
 
 
 def test_idle_hosts_take_tasks_when_predictions_were_wrong() -> None:
-    seconds = {c: 10.0 if c < 10 else 0.1 for c in range(40)}
+    seconds = {c: 10.0 if c < 20 and c % 2 else 0.1 for c in range(40)}
     queues = queues_of(0, 1)
-    queues.assign(tasks(40), [1.0] * 40, homes={c: int(c >= 10) for c in seconds})
+    queues.assign(tasks(40), [1.0] * 40, homes={c: int(c >= 20) for c in seconds})
     busy = simulate(queues, [0, 1], seconds)
     assert max(busy.values()) <= 0.65 * sum(seconds.values())
 
@@ -64,6 +64,29 @@ def test_clients_move_if_their_home_is_the_bottleneck() -> None:
     moved = queues_of(0, 1).assign(tasks(10), [1.0] * 10, homes)
     assert moved == 5
     assert sorted(homes.values()) == [0] * 5 + [1] * 5
+
+
+def test_random_cohorts_move_only_the_clients_that_make_a_host_the_bottleneck() -> None:
+    """With equal tasks, as many clients move as one home has more than its share: the rest would gain nothing."""
+    rng, homes, moved, surplus = np.random.default_rng(0), {client: client % 2 for client in range(100)}, 0, 0
+    for _ in range(200):
+        cohort = rng.choice(100, size=10, replace=False).tolist()
+        surplus += abs(sum(homes[client] for client in cohort) - 5)
+        queues = queues_of(0, 1)
+        moved += queues.assign([ClientTask(client, None) for client in cohort], [1.0] * 10, homes)
+        assert sorted(homes[client] for client in cohort) == [0] * 5 + [1] * 5
+    assert moved == surplus
+
+
+def test_noisy_predictions_move_few_clients() -> None:
+    rng, homes, moved = np.random.default_rng(0), dict[int, int](), 0
+    for _ in range(200):
+        cohort, seconds = rng.choice(100, size=10, replace=False).tolist(), rng.lognormal(sigma=0.2, size=10).tolist()
+        queues = queues_of(0, 1)
+        moved += queues.assign([ClientTask(client, None) for client in cohort], seconds, homes)
+        loads = [queues._queues[host].load for host in (0, 1)]
+        assert max(loads) <= 0.5 * sum(loads) + 0.5 * max(seconds)
+    assert moved < 0.18 * 2000, "a third of the clients moved when hosts were kept level while they were filled"
 
 
 def test_removing_a_host_returns_its_tasks() -> None:

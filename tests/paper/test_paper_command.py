@@ -48,7 +48,7 @@ def test_the_list_shows_every_experiment_with_its_numbers() -> None:
     assert "figureC3" in text
     assert "FedBCGD+ 55.6 ± 0.3 (75 d)" in text
     assert "MC-PSGD, I = 20 1410 rounds" in text
-    assert "56-59" in text
+    assert "FedAvg, cyclic 56-59" in text
     assert "block-cyclic" not in paper("fedpvr").stdout
 
 

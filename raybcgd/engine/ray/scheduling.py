@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from raybcgd.messages import ClientTask
 
 _HOME_SLACK = 0.05
-"""A client stays on its home host if that host's load exceeds the lowest by at most this fraction of the mean."""
+"""A client stays on its home host if the load there exceeds the mean, or the lowest, by at most this fraction of the
+mean."""
 _CHUNK_SECONDS = 0.2
 """Minimum work per call: a call costs a few milliseconds, and a small stack takes almost as long as a large one."""
 _CHUNK_CLIENTS = 32
@@ -113,8 +114,10 @@ class TaskQueues:
                 preferred = host_of_block.get(task.block, host)
                 host = preferred if queues[preferred].load + cost <= mean_load + slack else host
                 host_of_block[task.block] = host
-            elif home in queues and (self._fixed_homes or queues[home].load <= queues[host].load + slack):
-                host = home
+            elif home in queues:
+                # A home is full at the mean load. While it is filled, it may be far ahead of the other hosts.
+                fits = queues[home].load + cost <= mean_load + slack or queues[home].load <= queues[host].load + slack
+                host = home if self._fixed_homes or fits else host
             moved += home is not None and home != host
             homes[task.client] = host
             queues[host].append(task, cost)
