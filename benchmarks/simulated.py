@@ -254,7 +254,7 @@ def aggregate(problem: Problem, data: Data, pool: RayPool, index: int) -> float:
     down = problem.algorithm.Down(x=torch.from_numpy(x))
     aggregator = Aggregator(problem, plan.wire, down, plan.orders, plan.expected)
     tasks = [ClientTask(*item.member) for item in plan.expected]
-    work = RoundWork(tasks, {"x": np.zeros(1, dtype=np.float32)}, plan.orders, None)
+    work = RoundWork(tasks, {"x": torch.zeros(1)}, plan.orders, None)
     began = time.perf_counter()
     pool.train(work, Everything(aggregator))
     aggregator.result()

@@ -105,6 +105,18 @@ class Problem:
             return None
         return torch.cat([torch.full((entry.size,), float(entry.trained), dtype=self.dtype) for entry in entries])
 
+    def trained_on(self, device: torch.device) -> Tensor | None:
+        """Return `trained` on a device, where it stays."""
+        if self.trained is None:
+            return None
+        if device not in self._trained_on:
+            self._trained_on[device] = self.trained.to(device)
+        return self._trained_on[device]
+
+    @cached_property
+    def _trained_on(self) -> dict[torch.device, Tensor]:
+        return {}
+
     @cached_property
     def wire(self) -> Wire:
         return self.wire_at(self.layout.edges)

@@ -82,7 +82,7 @@ class Reducer:
     def __init__(self, problem: Problem, wire: Wire, down: Any, orders: RoundOrders, device: torch.device) -> None:
         algorithm = problem.algorithm
         self._algorithm, self._wire, self._down, self._orders, self._device = algorithm, wire, down, orders, device
-        self._trained = None if problem.trained is None else problem.trained.to(device)
+        self._trained = problem.trained_on(device)
         self._fields, self._displacement = declared(algorithm.terms_type), displacement(algorithm.terms_type)
         self._displacement_kind = next(field.kind for field in self._fields if field.name == self._displacement)
         self._weighted = problem.config.cohort.weighting == "samples"

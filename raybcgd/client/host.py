@@ -44,6 +44,9 @@ from raybcgd.record.state_layout import State
 from raybcgd.record.states import SegmentFolder
 from raybcgd.wire.upload import Wire
 
+Vector = np.ndarray | Tensor
+"""A vector of the server: an array from the object store, or a tensor of this process."""
+
 
 @contextmanager
 def one_thread() -> Iterator[None]:
@@ -108,7 +111,7 @@ class ClientHost:
     def train(
         self,
         tasks: Sequence[ClientTask],
-        down: Mapping[str, np.ndarray],
+        down: Mapping[str, Vector],
         orders: RoundOrders,
         hand_over: bool = False,
         alone: bool = False,
@@ -156,7 +159,7 @@ class ClientHost:
         self._round = None
 
     def local_models(
-        self, tasks: Sequence[ClientTask], down: Mapping[str, np.ndarray], orders: RoundOrders
+        self, tasks: Sequence[ClientTask], down: Mapping[str, Vector], orders: RoundOrders
     ) -> list[Tensor]:
         """Return the clients' whole models after local training, for analysis. Nothing is sent or committed."""
         rnd, displaced = self._begin(down, orders), displacement(self._algorithm.terms_type)
@@ -169,14 +172,14 @@ class ClientHost:
             models.append((rnd.down.x + getattr(terms, displaced)).cpu())
         return models
 
-    def _begin(self, down: Mapping[str, np.ndarray], orders: RoundOrders) -> _Round:
+    def _begin(self, down: Mapping[str, Vector], orders: RoundOrders) -> _Round:
         """Prepare for a call. The first call of a round moves the broadcast to the device."""
         self._flat.module.train()
         if self._round is None or self._round.orders != orders:
             if self._round is None or self._round.orders.edges != orders.edges:
                 self._masks = {}
             wire = self._problem.wire_at(orders.edges)
-            vectors = {name: torch.from_numpy(array).to(self._device) for name, array in down.items()}
+            vectors = {name: torch.as_tensor(vector).to(self._device) for name, vector in down.items()}
             broadcast = self._algorithm.Down(**vectors)
             reducer = Reducer(self._problem, wire, broadcast, orders, self._device)
             self._round = _Round(orders, broadcast, wire, reducer, Uploads(self._problem, wire, reducer, orders))
@@ -304,7 +307,7 @@ class ClientHost:
         return self._masks[kind, block]
 
     @torch.no_grad()
-    def evaluate(self, pieces: Sequence[Piece], models: Sequence[np.ndarray]) -> list[Score]:
+    def evaluate(self, pieces: Sequence[Piece], models: Sequence[Vector]) -> list[Score]:
         """Evaluate models on pieces of the test data, or of clients' data. Each model is moved to the device once."""
         dataset, loaded = self._data.dataset, None
         self._flat.module.eval()
@@ -312,7 +315,7 @@ class ClientHost:
         for piece in pieces:
             if loaded is not (x := models[piece.model]):
                 loaded = x
-                self._flat.vector.copy_(torch.from_numpy(x))
+                self._flat.vector.copy_(torch.as_tensor(x))
             split, rows = self._rows_of(piece)
             raw = torch.from_numpy(split.inputs[rows]).to(self._device)
             targets = torch.from_numpy(split.targets[rows]).to(self._device)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 import numpy as np
+from torch import Tensor
 
 from raybcgd.client.device import CPU, accelerator, deterministic
 from raybcgd.client.host import ClientHost, one_thread
@@ -56,6 +57,7 @@ class LocalPool:
         self._host = ClientHost(problem, data, state_address, device or CPU)
         self._chunk = problem.stack or 1
         self._reduce = problem.config.hosts.aggregation != "coordinator"
+        self.server_device = (device or CPU) if self._reduce else CPU
         self._load, self._queued = HostLoad(), 0
 
     def train(self, work: RoundWork, inbox: Inbox) -> None:
@@ -73,7 +75,7 @@ class LocalPool:
             inbox.receive(result.outcomes)
         inbox.receive([], self._host.hand_over(on_device=True))
 
-    def evaluate(self, models: Sequence[np.ndarray], pieces: Sequence[Piece]) -> Callable[[], list[Score]]:
+    def evaluate(self, models: Sequence[Tensor], pieces: Sequence[Piece]) -> Callable[[], list[Score]]:
         """Evaluate models immediately."""
         scores = self._host.evaluate(pieces, models)
         return lambda: scores

@@ -71,9 +71,9 @@ class History:
         """Return the history after one more round, given x before and after it. NaN in `drift`: not uploaded."""
         moved, drifted = self.moved, self.drifted
         if moved is not None:
-            moved = _decayed(moved, (after - before).double().numpy() ** 2)
+            moved = _decayed(moved, (after - before).double().cpu().numpy() ** 2)
         if drifted is not None and drift is not None:
-            new = drift.double().numpy()
+            new = drift.double().cpu().numpy()
             drifted = np.where(np.isnan(new), drifted, _decayed(drifted, new))
         return replace(self, moved=moved, drifted=drifted)
 

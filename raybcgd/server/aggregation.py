@@ -48,12 +48,14 @@ class Aggregator:
         self, problem: Problem, wire: Wire, down: Any, orders: RoundOrders, expected: Sequence[Expected]
     ) -> None:
         self._algorithm, self._wire, self._orders = problem.algorithm, wire, orders
+        self._device = down[0].device
+        """That of the server's vectors. Not the CPU only if the host in this process hands over its sums there."""
         name = displacement(self._algorithm.terms_type)
         (self._displacement,) = (field for field in declared(self._algorithm.terms_type) if field.name == name)
         self._weighted = problem.config.cohort.weighting == "samples"
         self._expected = {item.member.client: item for item in expected}
         self._reducer = Reducer(problem, wire, down, orders, torch.device("cpu"))
-        self._moved_squares = [0.0] * (len(wire.layout.blocks) + 1)
+        self._moved_squares = list(torch.zeros(len(wire.layout.blocks) + 1, dtype=torch.float64, device=self._device))
         self._blocks = [block for block in enumerate((*wire.layout.blocks, wire.layout.shared)) if block[1].size]
 
     def add(self, outcome: Outcome) -> None:
@@ -108,7 +110,9 @@ class Aggregator:
         With `norms`, add up the squared norm of the undivided sum per block.
         """
         create = torch.zeros if kind is Kind.SHARED else torch.empty  # all other kinds cover every coordinate
-        result = create(1 if kind is Kind.SCALAR else self._wire.layout.size, dtype=self._wire.dtype)
+        result = create(
+            1 if kind is Kind.SCALAR else self._wire.layout.size, dtype=self._wire.dtype, device=self._device
+        )
         blocks = range(len(self._wire.layout.blocks)) if self._algorithm.blockwise else [None]
         # The shared block belongs to the uploads of every block.
         spans = {span.key(name): span for block in blocks for span in spans_of(self._wire, kind, block)}
@@ -131,22 +135,20 @@ class Aggregator:
             low, high = max(part.start, start), min(part.stop, start + len(values))
             if low < high:
                 piece = values[low - start : high - start]
-                self._moved_squares[number] += float(torch.dot(piece, piece))
+                self._moved_squares[number] = self._moved_squares[number] + torch.dot(piece, piece)
 
     def _diversity(self) -> tuple[float | None, ...]:
         """Return the drift diversity of each block."""
         found = self._reducer.take_sum(SumKey(SQUARES, -1))
         if found is None:
             return (None,) * len(self._moved_squares)
-        squares = found.total()
-        ratios = [
-            square / (moved or math.nan) for square, moved in zip(squares.tolist(), self._moved_squares, strict=True)
-        ]
+        squares, moved = found.total().tolist(), torch.stack(self._moved_squares).tolist()
+        ratios = [square / (sum_square or math.nan) for square, sum_square in zip(squares, moved, strict=True)]
         return tuple(ratio if math.isfinite(ratio) else None for ratio in ratios)
 
 
 def _divide(values: Tensor, divisor: float, out: Tensor) -> None:
-    """Write values / divisor to a vector on the CPU, rounded to its type before it is moved there."""
+    """Write values / divisor to a vector on the same device."""
     if values.device.type == "cpu":
         torch.div(values, divisor, out=out)
     else:  # by a tensor: accelerators multiply by the reciprocal of a number, which rounds differently

@@ -31,7 +31,7 @@ def mean_losses(
             for start in range(0, samples, size):
                 pieces.append(Piece(model, start, min(start + size, samples), client, data_phase))
                 shares.append(weight / samples)
-    scores = pool.evaluate([model.numpy() for model in models], pieces)()
+    scores = pool.evaluate(models, pieces)()
     totals = [0.0] * len(models)
     for piece, share, score in zip(pieces, shares, scores, strict=True):
         totals[piece.model] += share * score.loss

@@ -123,7 +123,7 @@ class TrainingLoop:
 
     def models(self) -> list[np.ndarray]:
         """Return the current global models: one, or one per data phase."""
-        return [model.numpy() for model in self._problem.algorithm.models(self._state.server)]
+        return [model.cpu().numpy() for model in self._problem.algorithm.models(self._state.server)]
 
     def run(self, pool: Pool) -> Iterator[RoundRecord]:
         """Run the remaining rounds, export their metrics, and yield their records."""
@@ -148,6 +148,8 @@ class TrainingLoop:
     def _rounds(self, pool: Pool) -> Iterator[RoundRecord]:
         """Run the remaining rounds. The evaluation and checkpoint of a round finish while the next round trains."""
         pending: _Pending | None = None
+        on_device = [vector.to(pool.server_device) for vector in self._state.server]
+        self._state = replace(self._state, server=type(self._state.server)(*on_device))
         while not self._done:
             try:
                 state, record = run_round(self._problem, self._data, pool, self._state)
@@ -182,14 +184,14 @@ class TrainingLoop:
         scores, position = None, None
         rounds = state.rounds if self._done else config.rounds
         if config.evaluation.due(record.round, rounds):
-            models = self.models()
+            models = list(self._problem.algorithm.models(state.server))
             if len(models) == 1:  # a single model is evaluated on every data phase
                 models *= len(self._data.test_rows)
             scores = pool.evaluate(models, self._pieces)
         if config.checkpoint.due(record.round, rounds):
             position = Position(
                 rounds=state.rounds,
-                server={name: vector.numpy() for name, vector in state.server._asdict().items()},
+                server={name: vector.cpu().numpy() for name, vector in state.server._asdict().items()},
                 ledger=state.ledger.snapshot(),
                 upload_d_total=state.upload_d_total,
                 history=state.history.arrays(),

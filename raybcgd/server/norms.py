@@ -14,7 +14,8 @@ from raybcgd.model.blocks import BlockLayout
 def block_norms(vector: Tensor, layout: BlockLayout) -> tuple[float, ...]:
     """Return the Euclidean norm of every block of a vector, the shared block last."""
     blocks = (*layout.blocks, layout.shared)
-    return tuple(float(torch.linalg.vector_norm(vector[block.slice])) for block in blocks)
+    norms = torch.stack([torch.linalg.vector_norm(vector[block.slice]) for block in blocks])
+    return tuple(norms.tolist())  # one read, if they are on an accelerator
 
 
 def server_norms(algorithm: Algorithm, server: Any, layout: BlockLayout) -> dict[str, Any]:

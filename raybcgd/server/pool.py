@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-import numpy as np
+import torch
+from torch import Tensor
 
 from raybcgd.messages import ClientTask, Outcome, Partial, Piece, RoundOrders, Score
 from raybcgd.record.rounds import Hosts
@@ -15,7 +16,7 @@ class RoundWork:
     """The training tasks of a round."""
 
     tasks: Sequence[ClientTask]
-    broadcast: Mapping[str, np.ndarray]
+    broadcast: Mapping[str, Tensor]
     orders: RoundOrders
     deadline_seconds: float | None
     """Drop tasks that take longer. None: wait for all."""
@@ -39,6 +40,9 @@ class Inbox(Protocol):
 class Pool(Protocol):
     """The client hosts of a run."""
 
+    server_device: torch.device
+    """Where the server's vectors are: the CPU, or the accelerator of the only host if it is in this process."""
+
     def train(self, work: RoundWork, inbox: Inbox) -> None:
         """Run all tasks until the deadline and pass results to the inbox as they arrive.
 
@@ -46,7 +50,7 @@ class Pool(Protocol):
         before its partial sum arrived, its tasks run again, and their outcomes arrive again.
         """
 
-    def evaluate(self, models: Sequence[np.ndarray], pieces: Sequence[Piece]) -> Callable[[], list[Score]]:
+    def evaluate(self, models: Sequence[Tensor], pieces: Sequence[Piece]) -> Callable[[], list[Score]]:
         """Start evaluating models. Return a function that waits for the scores."""
 
     def report(self) -> PoolReport:

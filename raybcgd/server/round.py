@@ -127,7 +127,7 @@ def run_round(problem: Problem, data: Data, pool: Pool, state: RunState) -> tupl
     aggregator = Aggregator(problem, plan.wire, down, plan.orders, plan.expected)
     work = RoundWork(
         [ClientTask(*item.member, state.ledger[item.member.client], item.weight) for item in plan.expected],
-        {name: vector.numpy() for name, vector in down._asdict().items()},
+        down._asdict(),
         plan.orders,
         config.cohort.deadline_seconds,
     )
@@ -138,7 +138,7 @@ def run_round(problem: Problem, data: Data, pool: Pool, state: RunState) -> tupl
     outcomes = inbox.outcomes()
     aggregate = aggregator.result()
     server = algorithm.server_rule(state.server, aggregate.total, plan.rnd)
-    server = average_buffers(algorithm, state.server, server, aggregate.total, problem.trained)
+    server = average_buffers(algorithm, state.server, server, aggregate.total, problem.trained_on(server.x.device))
     server = keep_uncovered(algorithm, state.server, server, aggregate.uncovered)
     server, candidates = _choose(problem, data, pool, plan, server, outcomes)
     _check_finite(plan.wire.layout, algorithm.models(server), state.rounds)
@@ -300,6 +300,9 @@ def _traffic(
 
 
 def _check_finite(layout: BlockLayout, models: Sequence[Tensor], index: int) -> None:
+    finite = [bool(torch.isfinite(model).all()) for model in models]  # one read per model, if it is on an accelerator
+    if all(finite):
+        return
     for model, block in product(models, layout.all_blocks):
         if not bool(torch.isfinite(model[block.slice]).all()):
             raise RunError(f"round {index} diverged: block {block.name} of the model is not finite; lower algorithm.lr")

@@ -4,9 +4,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import ray
+import torch
 from ray.cluster_utils import Cluster
 
 from raybcgd.engine.ray.hosts import HostGroup
@@ -55,7 +55,7 @@ def test_hosts_that_no_cohort_uses_are_released(cluster: Cluster, tmp_path: Path
         hosts.scale([4])
     assert len(hosts.all) == 5  # kept for some rounds, because the next cohort may use them
     parts = pieces([len(rows) for rows in data.test_rows], 32)
-    scores = pool.evaluate([np.zeros(problem.layout.size, np.float32)], parts)
+    scores = pool.evaluate([torch.zeros(problem.layout.size)], parts)
     hosts.scale([4])
     assert len(hosts.all) == len(hosts.up()) == 1
     assert len(scores()) == len(parts)  # released hosts finish their evaluation first

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import ray
+from torch import Tensor
 
 from raybcgd.engine.ray.hosts import LOST, HostGroup
 from raybcgd.errors import RunError, last_line
@@ -12,11 +13,11 @@ from raybcgd.messages import Piece, Score
 
 
 def evaluate(
-    hosts: HostGroup, models: Sequence[np.ndarray], pieces: Sequence[Piece], max_retries: int
+    hosts: HostGroup, models: Sequence[Tensor], pieces: Sequence[Piece], max_retries: int
 ) -> Callable[[], list[Score]]:
     """Start evaluating models on all hosts. The returned function waits for the scores."""
     hosts.wait_for_any()
-    models_ref = ray.put(list(models))
+    models_ref = ray.put([np.asarray(model) for model in models])
     actors = [hosts.all[number].actor for number in hosts.up()]
     size = -(-len(pieces) // len(actors))
     shares = [pieces[k * size : (k + 1) * size] for k in range(len(actors))]

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import ray
+import torch
 from ray.exceptions import GetTimeoutError, RayTaskError
+from torch import Tensor
 
 from raybcgd.engine.ray.collection import collect_node
 from raybcgd.engine.ray.evaluation import evaluate
@@ -66,6 +68,8 @@ class _Training:
 class RayPool:
     """Client hosts on a Ray cluster."""
 
+    server_device = torch.device("cpu")
+
     def __init__(
         self,
         problem: Problem,
@@ -118,7 +122,7 @@ class RayPool:
         reduce, sums_bytes = sums_at_hosts(problem, work.tasks, len(up))
         orders = work.orders._replace(reduce=reduce)
         began = time.perf_counter()
-        broadcast_ref = ray.put((dict(work.broadcast), orders))
+        broadcast_ref = ray.put(({name: np.asarray(vector) for name, vector in work.broadcast.items()}, orders))
         self._broadcast_seconds = time.perf_counter() - began
         by_block = problem.algorithm.blockwise and not problem.keeps_state and sums_bytes > _PIECEWISE_BYTES
         training = _Training(
@@ -313,7 +317,7 @@ class RayPool:
     def _steps(self, client: int) -> int:
         return self._problem.config.local.num_steps(int(self._samples[self._data_phase][client]))
 
-    def evaluate(self, models: Sequence[np.ndarray], pieces: Sequence[Piece]) -> Callable[[], list[Score]]:
+    def evaluate(self, models: Sequence[Tensor], pieces: Sequence[Piece]) -> Callable[[], list[Score]]:
         """Start evaluating models, before the next round's tasks. The returned function waits for the scores."""
         return evaluate(self.hosts, models, pieces, self._config.max_retries)
 
