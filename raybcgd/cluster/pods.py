@@ -119,7 +119,7 @@ class Pods:
         workers = self._values.workers
         needs = resources(str(workers.cpus), f"{workers.memory_gib:g}Gi", workers.gpus)
         container = self._ray("ray-worker", ("metrics",), needs)
-        if workers.mps:
+        if self._values.mps:
             container["env"] = [
                 {"name": "CUDA_MPS_PIPE_DIRECTORY", "value": "/tmp/nvidia-mps"},
                 {"name": "CUDA_MPS_LOG_DIRECTORY", "value": "/tmp/nvidia-mps-log"},

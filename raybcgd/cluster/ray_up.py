@@ -148,7 +148,7 @@ def _start_head() -> str:
 def _start_worker(values: Values) -> list[str]:
     mps = "CUDA_MPS_LOG_DIRECTORY=/tmp/nvidia-mps-log nvidia-cuda-mps-control -d || true"
     start = "ray start --address=$RAY_HEAD_IP:6379 --metrics-export-port=8080"
-    return [mps, start] if values.workers.mps else [start]
+    return [mps, start] if values.mps else [start]
 
 
 def aws_policy(values: Values, aws: AwsValues) -> Object:

@@ -49,8 +49,9 @@ class WorkerValues(Section):
     """Use on-demand nodes; with `spot`, only if no spot node is available."""
     idle_minutes: Annotated[float, Field(gt=0, le=60)] = 5
     """Time after which an idle node stops."""
-    mps: bool = False
-    """Start NVIDIA's Multi-Process Service on every node, so that the hosts of a GPU run concurrently."""
+    mps: bool | None = None
+    """Start NVIDIA's Multi-Process Service on every node, so that the hosts of a GPU run concurrently. Default: if hosts
+    share a GPU, that is if `hosts.num_gpus` is below 1. Without the service's program, a node starts as usual."""
 
 
 class HostValues(Section):
@@ -199,6 +200,12 @@ class Values(Section):
         if self.workers.gpus == 0:
             return self.workers.cpus
         return self.workers.gpus * int(1 / self.hosts.num_gpus + 1e-9)
+
+    @property
+    def mps(self) -> bool:
+        """Whether worker nodes start NVIDIA's Multi-Process Service."""
+        shared = self.workers.gpus > 0 and self.hosts.num_gpus < 1
+        return shared if self.workers.mps is None else self.workers.mps
 
     @property
     def max_hosts(self) -> int:

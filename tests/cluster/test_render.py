@@ -148,10 +148,29 @@ def test_a_job_has_the_cluster_of_its_profile_and_a_checked_config() -> None:
     assert cluster == cluster_spec("aws-spot")
 
 
-def test_mps_starts_before_ray() -> None:
-    worker = cluster_spec("on-premises")["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]
-    assert worker["command"] == ["nvidia-cuda-mps-control -d || true"]
-    assert "command" not in cluster_spec("aws-spot")["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]
+@pytest.mark.parametrize("profile", PROFILES)
+def test_mps_starts_before_ray_where_hosts_share_a_gpu(profile: str) -> None:
+    worker = cluster_spec(profile)["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]
+    assert worker.get("command") == (None if profile == "no-gpu" else ["nvidia-cuda-mps-control -d || true"])
+
+
+@pytest.mark.parametrize(
+    ("workers", "hosts", "on"),
+    [({}, {}, True), ({}, {"num_gpus": 1}, False), ({"mps": False}, {}, False), ({"gpus": 0}, {}, False)],
+    ids=["shared", "whole", "off", "cpu"],
+)
+@pytest.mark.parametrize("target", ["kubernetes/on-premises", "ray-up/aws"])
+def test_mps_is_on_by_default_where_hosts_share_a_gpu(
+    tmp_path: Path, target: str, workers: dict[str, object], hosts: dict[str, object], on: bool
+) -> None:
+    values = tomllib.loads((CLUSTER / f"{target}.toml").read_text())
+    values["workers"] = {**values["workers"], "memory_gib": 999, **workers}
+    values.get("kubernetes", {}).pop("job", None)  # its config is elsewhere
+    path = tmp_path / "values.toml"
+    path.write_text(tomli_w.dumps({**values, "hosts": hosts}))
+    assert run(path).exit_code == 0
+    files = [file.read_text() for file in (tmp_path / "values").rglob("*.yaml")]
+    assert any("nvidia-cuda-mps-control -d" in text for text in files) is on
 
 
 @pytest.mark.parametrize("profile", PROFILES)
