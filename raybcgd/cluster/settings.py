@@ -50,8 +50,8 @@ class WorkerValues(Section):
     idle_minutes: Annotated[float, Field(gt=0, le=60)] = 5
     """Time after which an idle node stops."""
     mps: bool | None = None
-    """Start NVIDIA's Multi-Process Service on every node, so that the hosts of a GPU run concurrently. Default: if hosts
-    share a GPU, that is if `hosts.num_gpus` is below 1. Without the service's program, a node starts as usual."""
+    """Start NVIDIA's Multi-Process Service on every node, so that the hosts of a GPU run concurrently. Default: if
+    `hosts.num_gpus` is below 1, so that hosts share GPUs. Without the service's program, a node starts as usual."""
 
 
 class HostValues(Section):
