@@ -4,16 +4,33 @@ import os
 import signal
 import sys
 
+_LONG = ("train", "resume", "compare", "sweep", "paper")
+"""The commands that show progress."""
+
 
 def main() -> None:
     """Run a command. While torch is imported, which takes seconds, Ctrl-C exits without a traceback."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.SIG_IGN:  # shells ignore Ctrl-C for background processes
         signal.signal(signal.SIGINT, _exit)
+    erase = _show_start(sys.argv[1:])
     from raybcgd.cli import main as run
 
+    sys.stdout.write(erase)
+    sys.stdout.flush()
     signal.signal(signal.SIGINT, before)
     run()
+
+
+def _show_start(arguments: list[str]) -> str:
+    """Show at once that a long command has started. Return the text that erases this on a terminal."""
+    quiet = any("json" in argument or argument == "--help" for argument in arguments)
+    if quiet or len(arguments) < 2 or arguments[0] not in _LONG:
+        return ""
+    terminal = sys.stdout.isatty()
+    sys.stdout.write("loading PyTorch …" if terminal else "loading PyTorch …\n")
+    sys.stdout.flush()
+    return "\r\x1b[K" if terminal else ""
 
 
 def _exit(*_: object) -> None:

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
+from raybcgd.algorithms.contract import title
 from raybcgd.config.schema import Config
 from raybcgd.data.dataset import Dataset
 from raybcgd.engine.engines import engine_named
@@ -25,7 +26,9 @@ from raybcgd.record.logs import log_round
 from raybcgd.record.partition import partition_record
 from raybcgd.record.rounds import RoundLog, RoundRecord
 from raybcgd.record.summary import summarise, versions
+from raybcgd.report.progress import Display, as_display
 from raybcgd.report.trackers import tracking
+from raybcgd.server.budget import expected_rounds
 from raybcgd.storage import RunFolder, new_folder, write_atomic
 
 Observer = Callable[[RoundRecord], None]
@@ -51,28 +54,33 @@ def run(
     out: str | Path | None = None,
     resume: bool = False,
     observe: Observer | None = None,
-    announce: Announcer = lambda _: None,
+    progress: bool | Display = True,
+    label: str | None = None,
 ) -> RunResult:
     """Run an experiment and return its records and its model.
 
     Pass a custom module or data set as an object. Put a custom algorithm, partition, codec or loss into the config:
     `Config(algorithm=Mine(lr=0.1))`. Files are written to `out`; the default is a new folder under `runs/`. With
-    `resume`, the run in that folder, or at `checkpoint.address`, continues from its last checkpoint.
+    `resume`, the run in that folder, or at `checkpoint.address`, continues from its last checkpoint. Progress is shown
+    on standard error, or in the notebook, with `label` as the name of the run; `progress=False` shows nothing.
     """
     started = time.perf_counter()
-    announce("reading the data")
-    problem, data = prepare(config, module, dataset)
-    folder = _open_folder(config, problem.algorithm.name, out, resume)
-    if not folder.partition.exists():
-        write_atomic(folder.partition, partition_record(data.dataset, data.partitions).model_dump_json() + "\n")
-    with tracking(config, folder) as trackers:
+    with as_display(progress).run(label or title(type(config.algorithm))) as watcher:
+        watcher.announce("reading the data" if dataset is None else "partitioning the data")
+        problem, data = prepare(config, module, dataset)
+        watcher.expect(expected_rounds(problem))
+        folder = _open_folder(config, problem.algorithm.name, out, resume)
+        if not folder.partition.exists():
+            write_atomic(folder.partition, partition_record(data.dataset, data.partitions).model_dump_json() + "\n")
+        with tracking(config, folder) as trackers:
 
-        def observed(record: RoundRecord) -> None:
-            trackers.observe(record)
-            if observe is not None:
-                observe(record)
+            def observed(record: RoundRecord) -> None:
+                trackers.observe(record)
+                watcher.observe(record)
+                if observe is not None:
+                    observe(record)
 
-        return _run(problem, data, folder, resume, started, observed, announce)
+            return _run(problem, data, folder, resume, started, observed, watcher.announce)
 
 
 def _run(
@@ -92,8 +100,7 @@ def _run(
         engine.running(config.hosts.address, announce),
         closing(engine.open(problem, data, folder, resume)) as session,
     ):
-        announce("starting the hosts")
-        for record in _confirmed(session.records(), config, folder):
+        for record in _confirmed(session.records(announce), config, folder):
             for lock in locks:
                 lock.check()
             log_round(record, folder.run_name)

@@ -23,7 +23,8 @@ from raybcgd.algorithms.settings import ALGORITHMS
 from raybcgd.config import load_config
 from raybcgd.config.files import config_files, read_tables
 from raybcgd.errors import ConfigError, RunError, first_line
-from raybcgd.report.job_log import RoundLine, last_round
+from raybcgd.report.job_log import last_round
+from raybcgd.report.progress import RoundLine
 from raybcgd.runtime_env import runtime_environment
 from raybcgd.storage import JOB_RUNS, slug
 

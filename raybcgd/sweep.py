@@ -4,6 +4,7 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -24,8 +25,11 @@ from raybcgd.errors import ConfigError, RunError, last_line
 from raybcgd.experiment import run
 from raybcgd.problem import prepare
 from raybcgd.record.summary import Ranking, standing
+from raybcgd.report.points import showing_points
+from raybcgd.report.progress import Display, as_display
 from raybcgd.report.style import percentage
 from raybcgd.report.tables import percent
+from raybcgd.server.budget import expected_rounds
 from raybcgd.storage import make_folder, new_folder, write_atomic
 
 
@@ -67,19 +71,32 @@ def sweep(
     dataset: Dataset | None = None,
     out: str | Path | None = None,
     observe: Callable[[Point], None] | None = None,
+    progress: bool | Display = True,
 ) -> Sweep:
     """Run every combination of the grid's values, and write the config of the best point to `best.toml`.
 
     A trial requests the resources of one host in `[hosts]` and uses the local engine. Trials share the data.
     """
-    dataset = dataset or load(config.data)
-    points = list(_points(grid))
+    display, points = as_display(progress), list(_points(grid))
+    with display.stage("reading the data"):
+        dataset = dataset or load(config.data)
     configs = [make_config(assign(tables_of(config), point)) for point in points]
-    for each in configs:
-        prepare(each, dataset=dataset)  # report an error in any config before the first run
+    with display.stage(f"checking {len(points)} points"):  # report an error in any config before the first run
+        rounds = [expected_rounds(prepare(each, dataset=dataset)[0]) for each in configs]
     folder = make_folder(Path(out) if out is not None else new_folder("sweep")).absolute()
-    with cluster(config.hosts.address):
-        done = _run_all(configs, points, dataset, folder, observe)
+    folders = [folder / f"{number:03d}" for number in range(len(points))]
+    with ExitStack() as stack:
+        with display.stage("starting Ray"):
+            stack.enter_context(cluster(config.hosts.address))
+        shown = stack.enter_context(showing_points(display, folders, rounds))
+
+        def observed(point: Point) -> None:
+            accuracy = percent(point.results.get("last_tenth_accuracy"))
+            shown.end(point.number, f"{point.label}: {point.error or f'accuracy {accuracy}'}")
+            if observe is not None:
+                observe(point)
+
+        done = _run_all(configs, points, dataset, folder, observed)
     return _report(done, configs, metric, folder)
 
 
@@ -112,7 +129,7 @@ def _run_all(
     points: list[dict[str, Any]],
     dataset: Dataset,
     folder: Path,
-    observe: Callable[[Point], None] | None,
+    observe: Callable[[Point], None],
 ) -> list[Point]:
     nodes, hosts = node_resources(), configs[0].hosts
     needs = host_needs(hosts, nodes)
@@ -148,7 +165,7 @@ def _trial(
     hosts = config.hosts.model_copy(update={"device": "gpu" if gpu else "cpu"})
     here = config.model_copy(update={"engine": "local", "hosts": hosts, "compare": None})
     try:
-        result = run(here, dataset=dataset, out=folder / f"{number:03d}")
+        result = run(here, dataset=dataset, out=folder / f"{number:03d}", progress=False)
     except RunError as error:  # a run that diverges is a result, not a failed trial
         return {"failed": str(error)}
     target = (config.compare or CompareConfig()).target
@@ -167,14 +184,13 @@ def _point(number: int, settings: dict[str, Any], metrics: Mapping[str, Any], er
 class _Observer(ray.tune.Callback):
     """Reports every finished point."""
 
-    def __init__(self, points: list[dict[str, Any]], observe: Callable[[Point], None] | None) -> None:
+    def __init__(self, points: list[dict[str, Any]], observe: Callable[[Point], None]) -> None:
         self._points, self._observe = points, observe
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Called by Tune."""
-        if self._observe is not None:
-            number = trial.config["number"]
-            self._observe(_point(number, self._points[number], trial.last_result, None))
+        number = trial.config["number"]
+        self._observe(_point(number, self._points[number], trial.last_result, None))
 
 
 def _report(points: list[Point], configs: list[Config], metric: Ranking, folder: Path) -> Sweep:

@@ -2,11 +2,10 @@
 
 import socket
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from raybcgd.algorithms.contract import title
 from raybcgd.algorithms.settings import ALGORITHMS
 from raybcgd.cli.shared import (
     INTERRUPTED,
@@ -29,7 +28,7 @@ from raybcgd.experiment import run
 from raybcgd.interrupts import Terminated
 from raybcgd.record.rounds import RoundLog
 from raybcgd.record.summary import Ranking
-from raybcgd.report.tables import comparison_table, percent, run_table
+from raybcgd.report.tables import comparison_table, run_table
 from raybcgd.storage import RunFolder, in_job, new_folder
 
 
@@ -64,8 +63,7 @@ def _run(config: Config, folder: RunFolder, resume: bool, log: Literal["auto", "
     if in_job():  # the user reads the log on another machine
         print_line(f"files: {socket.gethostname()}:{folder.path.absolute()}")
     try:
-        with display(log).run(title(type(config.algorithm)), config.rounds) as watcher:
-            result = run(config, out=folder.path, resume=resume, observe=watcher.observe, announce=watcher.announce)
+        result = run(config, out=folder.path, resume=resume, progress=display(log))
     except KeyboardInterrupt as end:
         what, code = (f"ended by {end}", end.exit_code) if isinstance(end, Terminated) else ("interrupted", INTERRUPTED)
         done = RoundLog(folder.rounds).content().count(b"\n")
@@ -91,7 +89,7 @@ def compare(
     """Run several methods on the same data and seed. Write a table and a plot of accuracy against upload."""
     experiment = load_config(config, settings or ())
     names = algorithms.split(",") if algorithms is not None else None
-    result = run_comparison(experiment, algorithms=names, out=out_folder, display=display(log))
+    result = run_comparison(experiment, algorithms=names, out=out_folder, progress=display(log))
     out.print(comparison_table(result.standings, result.target))
     print_line(f"plot and tables: {result.folder}/comparison.png, .md, .json")
 
@@ -115,8 +113,10 @@ def sweep(
     out_folder: Out = None,
 ) -> None:
     """Run every combination of the values in the grid, in parallel if the cluster has room. Write the best config."""
-    from raybcgd.sweep import parse_grid, sweep_table  # importing Ray Tune takes seconds
-    from raybcgd.sweep import sweep as run_sweep
+    shown = display("auto")
+    with shown.stage("loading Ray Tune"):
+        from raybcgd.sweep import parse_grid, sweep_table
+        from raybcgd.sweep import sweep as run_sweep
 
     experiment = load_config(config, settings or ())
     values = parse_grid(grid)
@@ -125,11 +125,6 @@ def sweep(
         if len(found) > 1:
             raise ConfigError(f"--variant {variant} matches {len(found)} variants; use one of {', '.join(found)}")
         experiment = next(iter(found.values())).model_copy(update={"compare": experiment.compare})
-    result = run_sweep(experiment, values, metric=metric, out=out_folder, observe=_print_point)
+    result = run_sweep(experiment, values, metric=metric, out=out_folder, progress=shown)
     out.print(sweep_table(result))
     print_line(f"best: {result.best.label}; config: {result.folder}/best.toml")
-
-
-def _print_point(point: Any) -> None:
-    accuracy = percent(point.results.get("last_tenth_accuracy"))
-    print_line(f"{point.label}: {point.error or f'accuracy {accuracy}'}")

@@ -15,13 +15,14 @@ from raybcgd.config.files import vary
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.sources import load
 from raybcgd.engine.engines import engine_named
+from raybcgd.engine.session import ignore
 from raybcgd.errors import ConfigError
 from raybcgd.experiment import RunResult, run
 from raybcgd.problem import prepare
 from raybcgd.record.comparison import run_labels, write_comparison
 from raybcgd.record.summary import Standing, over_seeds, standing
 from raybcgd.report.plots import accuracy_against_upload
-from raybcgd.report.progress import Display
+from raybcgd.report.progress import Display, as_display
 from raybcgd.report.tables import comparison_markdown, conditions
 from raybcgd.server.budget import expected_rounds
 from raybcgd.storage import make_folder, new_folder, slug, write_atomic
@@ -47,33 +48,33 @@ def compare(
     module: nn.Module | None = None,
     dataset: Dataset | None = None,
     out: str | Path | None = None,
-    display: Display | None = None,
+    progress: bool | Display = True,
 ) -> Comparison:
     """Run the variants of `[compare]`, or those that `algorithms` selects. Write a table and a plot to `out`."""
-    display = display or Display()
+    display, rounds = as_display(progress), 0
     configs = variant_configs(config, algorithms)
-    dataset = dataset or load(config.data)
-    rounds = {}
+    with display.stage("reading the data"):
+        dataset = dataset or load(config.data)
     for label, variant in configs.items():
-        with _naming_variant(label):  # report an error in any variant before the first one runs
-            rounds[label] = expected_rounds(prepare(variant, module, dataset)[0])
+        with _naming_variant(label), display.stage(f"checking {label}"):  # before the first one runs
+            rounds += expected_rounds(prepare(variant, module, dataset)[0])
     folder = make_folder(Path(out) if out is not None else new_folder("compare"))
     seeds = (config.compare or CompareConfig()).seeds or (config.seed,)
     runs: dict[str, RunResult] = {}
+    display.expect(len(configs) * len(seeds), rounds * len(seeds))
     with ExitStack() as stack:
-        with display.stage("Starting Ray") if config.engine == "ray" else nullcontext():
-            stack.enter_context(engine_named(config.engine).running(config.hosts.address, lambda _: None))
+        with display.stage("starting Ray") if config.engine == "ray" else nullcontext():
+            stack.enter_context(engine_named(config.engine).running(config.hosts.address, ignore))
         for label, variant in configs.items():
             for name, seed in zip(run_labels(label, seeds), seeds, strict=True):
-                with display.run(name, rounds[label]) as watcher:
-                    runs[name] = run(
-                        variant.model_copy(update={"seed": seed}),
-                        module=module,
-                        dataset=dataset,
-                        out=folder / slug(name),
-                        observe=watcher.observe,
-                        announce=watcher.announce,
-                    )
+                runs[name] = run(
+                    variant.model_copy(update={"seed": seed}),
+                    module=module,
+                    dataset=dataset,
+                    out=folder / slug(name),
+                    progress=display,
+                    label=name,
+                )
     return _report(runs, configs, seeds, dataset, folder)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from raybcgd.client.device import CPU, accelerator, deterministic
 from raybcgd.client.host import ClientHost, one_thread
-from raybcgd.engine.session import Announcer, Session
+from raybcgd.engine.session import FIRST_ROUND, Announcer, Session, ignore
 from raybcgd.errors import RunError
 from raybcgd.messages import HostLoad, HostLost, Piece, Score
 from raybcgd.problem import Data, Problem
@@ -36,7 +36,8 @@ class LocalSession:
         self._loop = TrainingLoop(problem, data, folder, resume)
         self._pool = LocalPool(problem, data, self._loop.state_address)
 
-    def records(self) -> Iterator[RoundRecord]:
+    def records(self, announce: Announcer = ignore) -> Iterator[RoundRecord]:
+        announce(FIRST_ROUND)
         return self._loop.run(self._pool)
 
     def models(self) -> list[np.ndarray]:

@@ -14,10 +14,18 @@ Announcer = Callable[[str], None]
 """Called with the name of each step that takes seconds, such as "starting Ray"."""
 
 
+def ignore(step: str) -> None:
+    """Announce nothing."""
+
+
+FIRST_ROUND = "training the first round"
+"""The last step before the first record."""
+
+
 class Session(Protocol):
     """A run in progress on an engine."""
 
-    def records(self) -> Iterator[RoundRecord]:
+    def records(self, announce: Announcer = ignore) -> Iterator[RoundRecord]:
         """Run the remaining rounds and yield their records. A round that is repeated is yielded twice."""
 
     def models(self) -> list[np.ndarray]:

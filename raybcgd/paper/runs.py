@@ -14,13 +14,12 @@ from raybcgd.config import Config
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.sources import load
 from raybcgd.engine.engines import engine_named
+from raybcgd.engine.session import ignore
 from raybcgd.errors import RunError
 from raybcgd.experiment import run
-from raybcgd.problem import prepare
 from raybcgd.record.comparison import run_labels
 from raybcgd.record.rounds import RoundLog, RoundRecord
 from raybcgd.report.progress import Display
-from raybcgd.server.budget import expected_rounds
 from raybcgd.storage import RunFolder
 
 _IRRELEVANT = {"version", "engine", "hosts", "checkpoint", "metrics", "compare"}
@@ -77,8 +76,8 @@ def run_variants(config: Config, folder: Path, methods: Iterable[str] | None, di
 
         @cache
         def start_engine() -> None:
-            with display.stage("Starting Ray") if config.engine == "ray" else nullcontext():
-                stack.enter_context(engine_named(config.engine).running(config.hosts.address, lambda _: None))
+            with display.stage("starting Ray") if config.engine == "ray" else nullcontext():
+                stack.enter_context(engine_named(config.engine).running(config.hosts.address, ignore))
 
         for label, variant in variant_configs(config, methods).items():
             finished, failures = [], []
@@ -97,13 +96,12 @@ def run_variants(config: Config, folder: Path, methods: Iterable[str] | None, di
 
 
 def _run(config: Config, label: str, folder: Path, dataset: Callable[[], Dataset], display: Display) -> None:
-    out, rounds = folder / cache_key(config), expected_rounds(prepare(config, None, dataset())[0])
-    with display.run(label, rounds) as watcher:
-        run(
-            config,
-            dataset=dataset(),
-            out=out,
-            resume=RunFolder(out).config.exists(),
-            observe=watcher.observe,
-            announce=watcher.announce,
-        )
+    out = folder / cache_key(config)
+    run(
+        config,
+        dataset=dataset(),
+        out=out,
+        resume=RunFolder(out).config.exists(),
+        progress=display,
+        label=label,
+    )

@@ -1,39 +1,12 @@
 """Read the progress of a run from the log of its job."""
 
-import re
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from typing import NamedTuple
+from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-_ROUND = re.compile(
-    r"^(?P<label>.*): round (?P<round>\d+)/(?P<rounds>\d+)  (?:accuracy (?P<accuracy>[\d.]+)%  loss \S+ +)?"
-    r"(?P<status>upload .*?  (?P<seconds>[\d.]+) s/round  .*)$"
-)
-
-
-class RoundLine(NamedTuple):
-    """A finished round, as `raybcgd.report.progress` prints it."""
-
-    label: str
-    round: int
-    rounds: int
-    accuracy: float | None
-    """In percent; None if the round was not evaluated."""
-    seconds: float
-    status: str
-
-
-def parse_line(line: str) -> RoundLine | None:
-    """Return the round that a line reports, or None."""
-    found = _ROUND.match(line)
-    if found is None:
-        return None
-    accuracy = None if found["accuracy"] is None else float(found["accuracy"])
-    numbers = int(found["round"]), int(found["rounds"]), accuracy, float(found["seconds"])
-    return RoundLine(found["label"], *numbers, found["status"])
+from raybcgd.report.bars import RunBar, Screen
+from raybcgd.report.progress import RoundLine, parse_line
 
 
 def last_round(log: str) -> RoundLine | None:
@@ -50,9 +23,9 @@ def last_round(log: str) -> RoundLine | None:
 class LogBar:
     """Shows rounds as a progress bar, and all other lines of a log as they are."""
 
-    def __init__(self, bar: Progress) -> None:
-        self._bar = bar
-        self._tasks: dict[str, TaskID] = {}
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._bars: dict[str, RunBar] = {}
         self._rest = ""
 
     def write(self, text: str) -> None:
@@ -67,31 +40,19 @@ class LogBar:
             self.write("\n")
 
     def _show(self, line: str) -> None:
-        found = parse_line(line)
-        if found is None or not self._bar.console.is_terminal:
-            self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        found, console = parse_line(line), self._screen.console
+        if found is None or not console.is_terminal:
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
             return
-        if found.label not in self._tasks:
-            self._tasks[found.label] = self._bar.add_task(found.label, total=found.rounds, quality="", status="")
-        task = self._tasks[found.label]
-        if found.accuracy is not None:
-            self._bar.update(task, quality=f"accuracy {found.accuracy:.1f}%")
-        self._bar.update(task, completed=found.round, status=found.status)
+        if found.label not in self._bars:
+            self._bars[found.label] = self._screen.add(found.label)
+        found.show(self._bars[found.label])
 
 
 @contextmanager
 def log_bar(console: Console) -> Iterator[LogBar]:
     """Show a log on a console while the block runs."""
-    bar = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=20),
-        TextColumn("{task.completed}/{task.total}"),
-        TextColumn("{task.fields[quality]}"),
-        TextColumn("{task.fields[status]}", markup=False),
-        TimeElapsedColumn(),
-        console=console,
-    )
-    with bar if console.is_terminal else nullcontext():
-        shown = LogBar(bar)
+    with Screen(console).live() as screen:
+        shown = LogBar(screen)
         yield shown
         shown.end()

@@ -1,13 +1,74 @@
-"""The progress of a run: a bar on a terminal, one line per round elsewhere."""
+"""The progress of runs: bars on a terminal and in a notebook, one line per round elsewhere."""
 
+import re
+from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from time import monotonic
+from typing import NamedTuple
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from raybcgd.record.rounds import RoundRecord
+from raybcgd.report.bars import RunBar, Screen, duration
+
+_RECENT_ROUNDS = 20
+"""The time left is estimated from this many rounds."""
+_ROUND = re.compile(
+    r"^(?P<label>.*): round (?P<round>\d+)/(?P<rounds>\d+)  (?:accuracy (?P<accuracy>[\d.]+)%  loss (?P<loss>\S+)  )?"
+    r"upload (?P<upload>\S+) d  (?P<seconds>[\d.]+) s/round  (?P<speed>\d+) clients/s(?:  (?P<left>.*) left)?$"
+)
+
+
+class RoundLine(NamedTuple):
+    """A finished round, as a line of a log shows it."""
+
+    label: str
+    round: int
+    rounds: int
+    accuracy: float | None
+    """In percent; None if the round was not evaluated."""
+    loss: float | None
+    upload: float
+    """In units of d, of all rounds so far."""
+    seconds: float
+    speed: float
+    """In clients per second."""
+    left: str | None = None
+    """The estimated time left."""
+
+    def __str__(self) -> str:
+        quality = "" if self.accuracy is None else f"accuracy {self.accuracy:.1f}%  loss {self.loss:.3f}  "
+        pace = f"upload {self.upload:.1f} d  {self.seconds:.2f} s/round  {self.speed:.0f} clients/s"
+        left = f"  {self.left} left" if self.left else ""
+        return f"{self.label}: round {self.round}/{self.rounds}  {quality}{pace}{left}"
+
+    def show(self, bar: RunBar) -> None:
+        """Show the round on a bar. The accuracy stays until the next evaluation."""
+        bar.done, bar.rounds = self.round, self.rounds
+        bar.wait_for(None)
+        if self.accuracy is not None:
+            bar.texts |= {"accuracy": f"accuracy {self.accuracy:.1f}%", "loss": f"loss {self.loss:.3f}"}
+        left = f"{self.left} left" if self.left else ""
+        bar.texts |= {"upload": f"upload {self.upload:.1f} d", "pace": f"{self.seconds:.2f} s/round", "left": left}
+
+
+def parse_line(line: str) -> RoundLine | None:
+    """Return the round that a line of a log shows, or None."""
+    found = _ROUND.match(line)
+    if found is None:
+        return None
+    numbers = {name: None if found[name] is None else float(found[name]) for name in ("accuracy", "loss")}
+    return RoundLine(
+        label=found["label"],
+        round=int(found["round"]),
+        rounds=int(found["rounds"]),
+        **numbers,
+        upload=float(found["upload"]),
+        seconds=float(found["seconds"]),
+        speed=float(found["speed"]),
+        left=found["left"],
+    )
 
 
 class Display:
@@ -15,70 +76,109 @@ class Display:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(quiet=True)
+        self._recent: deque[float] = deque(maxlen=_RECENT_ROUNDS)
+        self._runs, self._started, self._later_rounds = 1, 0, 0
 
     @contextmanager
     def stage(self, text: str) -> Iterator[None]:
         """Show that a stage is running, and then how long it took."""
-        started = monotonic()
-        if not self.console.is_terminal:
-            self.console.print(f"{text} …")
-        with self.console.status(f"{text} …"):
+        started, screen = monotonic(), Screen(self.console)
+        screen.add("").wait_for(text)
+        self.print_line(f"{text} …")
+        with screen.live(transient=True):
             yield
-        self.console.print(f"{text} took {monotonic() - started:.1f} s", highlight=False)
+        if (seconds := monotonic() - started) >= 1:
+            self.print_line(f"{text} took {seconds:.1f} s")
+
+    def expect(self, runs: int, rounds: int) -> None:
+        """Expect some runs with so many rounds in total. The time left is then that of all of them."""
+        self._runs, self._started, self._later_rounds = runs, 0, rounds
 
     @contextmanager
-    def run(self, label: str, rounds: int) -> Iterator["Watcher"]:
-        """Yield a watcher for a run of `rounds` rounds."""
-        bar = Progress(
-            SpinnerColumn(finished_text=" "),
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=20),
-            TextColumn("{task.completed}/{task.total}"),
-            TextColumn("{task.fields[quality]}"),
-            TextColumn("{task.fields[status]}", markup=False),
-            TimeElapsedColumn(),
-            console=self.console,
-        )
-        with bar if self.console.is_terminal else nullcontext():
-            yield Watcher(label, rounds, bar)
+    def run(self, label: str, rounds: int | None = None) -> Iterator["Watcher"]:
+        """Yield a watcher for a run. The watcher can learn the number of rounds later."""
+        self._started += 1
+        if self._runs > 1:
+            label = f"[{self._started}/{self._runs}] {label}"
+        screen = Screen(self.console)
+        with screen.live():
+            watcher = Watcher(self, screen, label)
+            if rounds is not None:
+                watcher.expect(rounds)
+            yield watcher
+
+    def begin(self, rounds: int) -> None:
+        """Begin one of the expected runs."""
+        self._later_rounds = max(0, self._later_rounds - rounds)
+
+    def left(self, rounds: int, seconds: float, first: bool) -> str | None:
+        """Return the estimated time left with so many rounds to go, after a round that took some seconds."""
+        if not first:  # the first round of a run takes longer, and counts only while there is no other
+            self._recent.append(seconds)
+        known = self._recent or [seconds]
+        rounds += self._later_rounds
+        return duration(rounds * sum(known) / len(known)) if rounds else None
+
+    def print_line(self, text: str) -> None:
+        """Print a line where the console can show no bars."""
+        if not (self.console.is_terminal or self.console.is_jupyter):
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def as_display(progress: bool | Display) -> Display:
+    """Return a display for Python code: on standard error or in the notebook, or one that shows nothing."""
+    if isinstance(progress, Display):
+        return progress
+    return Display(Console(stderr=True)) if progress else Display()
 
 
 class Watcher:
-    """Shows the progress of one run. The bar is visible only on a terminal, the lines only elsewhere."""
+    """Shows the progress of one run."""
 
-    def __init__(self, label: str, rounds: int, bar: Progress) -> None:
-        self._label, self._rounds, self._bar = label, rounds, bar
-        self._task = bar.add_task(label, total=rounds, quality="", status="")
+    def __init__(self, display: Display, screen: Screen, label: str) -> None:
+        self._display, self._screen, self._label = display, screen, label
+        self._bar = screen.add(label)
+        self._rounds_seen = 0
         self._stage: str | None = None
         self._since = monotonic()
+
+    def expect(self, rounds: int) -> None:
+        """Set the number of rounds."""
+        self._bar.rounds = rounds
+        self._display.begin(rounds)
 
     def announce(self, stage: str) -> None:
         """Show the start of a stage that takes seconds."""
         self._end_stage()
         self._stage, self._since = stage, monotonic()
-        self._bar.update(self._task, status=f"{stage} …")
-        self._print(f"{stage} …")
+        self._display.print_line(f"{self._label}: {stage} …")
+        self._bar.wait_for(stage)
+        self._screen.changed()
 
     def observe(self, record: RoundRecord) -> None:
         """Show a finished round."""
         self._end_stage()
-        line = f"round {record.round + 1}/{self._rounds}  "
-        if record.quality.accuracy is not None and record.quality.loss is not None:
-            quality = f"accuracy {record.quality.accuracy:.1%}  loss {record.quality.loss:.3f} "
-            self._bar.update(self._task, quality=quality)  # stays until the next evaluation
-            line += f"{quality} "
-        seconds = record.timing.seconds
-        pace = f"{seconds:.2f} s/round  {len(record.participants) / max(seconds, 1e-9):.0f} clients/s"
-        status = f"upload {record.traffic.upload_d_total:.1f} d  {pace}"
-        self._bar.update(self._task, completed=record.round + 1, status=status)
-        self._print(line + status)
+        done, rounds, seconds = record.round + 1, self._bar.rounds or 0, record.timing.seconds
+        accuracy, loss = record.quality.accuracy, record.quality.loss
+        known = accuracy is not None and loss is not None
+        line = RoundLine(
+            self._label,
+            done,
+            max(done, rounds),
+            100 * accuracy if known and accuracy is not None else None,
+            loss if known else None,
+            record.traffic.upload_d_total,
+            seconds,
+            len(record.participants) / max(seconds, 1e-9),
+            self._display.left(max(0, rounds - done), seconds, first=not self._rounds_seen),
+        )
+        self._rounds_seen += 1
+        self._display.print_line(str(line))
+        line.show(self._bar)
+        self._screen.changed()
 
     def _end_stage(self) -> None:
         seconds = monotonic() - self._since
         if self._stage is not None and seconds >= 1:
-            self._print(f"{self._stage} took {seconds:.1f} s")
+            self._display.print_line(f"{self._label}: {self._stage} took {seconds:.1f} s")
         self._stage = None
-
-    def _print(self, text: str) -> None:
-        if not self._bar.console.is_terminal:
-            self._bar.console.print(f"{self._label}: {text}", markup=False, highlight=False, soft_wrap=True)

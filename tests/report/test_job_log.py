@@ -7,8 +7,8 @@ from rich.console import Console
 
 from raybcgd.experiment import run
 from raybcgd.record.rounds import RoundRecord
-from raybcgd.report.job_log import last_round, log_bar, parse_line
-from raybcgd.report.progress import Display
+from raybcgd.report.job_log import last_round, log_bar
+from raybcgd.report.progress import Display, parse_line
 from tests.conftest import small
 
 

@@ -13,7 +13,7 @@ import ray
 from ray.job_config import JobConfig
 
 from raybcgd.engine.ray.watchdog import watching
-from raybcgd.engine.session import Announcer
+from raybcgd.engine.session import Announcer, ignore
 from raybcgd.errors import ConfigError
 from raybcgd.interrupts import delayed
 from raybcgd.lazy import IMPORT_PATH
@@ -23,7 +23,7 @@ _ROOT = str(Path(__file__).parents[3])
 
 
 @contextlib.contextmanager
-def cluster(address: str | None, announce: Announcer = lambda _: None) -> Iterator[None]:
+def cluster(address: str | None, announce: Announcer = ignore) -> Iterator[None]:
     """Join the Ray cluster at an address, or start one on this machine and stop it afterwards."""
     if ray.is_initialized():
         yield

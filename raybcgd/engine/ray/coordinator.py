@@ -17,7 +17,7 @@ from raybcgd.engine.ray.cluster import cluster
 from raybcgd.engine.ray.hosts import retry_delay
 from raybcgd.engine.ray.object_store import put_once
 from raybcgd.engine.ray.pool import RayPool
-from raybcgd.engine.session import Announcer, Session
+from raybcgd.engine.session import FIRST_ROUND, Announcer, Session, ignore
 from raybcgd.errors import ConfigError, RunError, last_line
 from raybcgd.problem import Data, Problem
 from raybcgd.record.metrics import withdraw
@@ -46,14 +46,19 @@ class RaySession:
         self._data_ref = put_once(data)
         self._coordinator: Any = None
 
-    def records(self) -> Iterator[RoundRecord]:
+    def records(self, announce: Announcer = ignore) -> Iterator[RoundRecord]:
         """Run the remaining rounds and yield their records. If the coordinator dies, resume with a new one."""
         last_round, deaths = -1, 0
         while True:
             try:
+                announce("starting the coordinator")
                 self._start_coordinator()
+                announce("starting the hosts")
                 for ref in self._coordinator.run.remote():
-                    record: RoundRecord = ray.get(ref)
+                    record: RoundRecord | str = ray.get(ref)
+                    if isinstance(record, str):
+                        announce(record)
+                        continue
                     if record.round > last_round:
                         last_round, deaths = record.round, 0
                     yield record
@@ -105,11 +110,13 @@ class Coordinator:
         self._data: Data = ray.get(self._data_ref)
         self._loop = TrainingLoop(self._problem, self._data, self._folder, self._resume)
 
-    def run(self) -> Iterator[RoundRecord]:
-        """Run the remaining rounds and yield their records."""
+    def run(self) -> Iterator[RoundRecord | str]:
+        """Run the remaining rounds and yield their records, and before the first one what it waits for."""
         samples = [partition.sizes for partition in self._data.partitions]
         pool = RayPool(self._problem, self._data_ref, samples, self._loop.state_address)
         try:
+            # With hosts.max_count, the first round requests the hosts.
+            yield FIRST_ROUND if pool.hosts.up() else "waiting for hosts"
             yield from self._loop.run(pool)
         finally:
             pool.close()

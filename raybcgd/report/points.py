@@ -1,0 +1,72 @@
+"""The progress of a sweep, whose runs are in other processes."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+
+from raybcgd.record.rounds import RoundLog
+from raybcgd.report.bars import Screen, duration
+from raybcgd.report.progress import Display
+from raybcgd.storage import RunFolder
+
+_POLL_SECONDS = 1.0
+
+
+class Points:
+    """The rounds of all points, counted in the logs of their runs. Runs on other nodes count when they end."""
+
+    def __init__(self, display: Display, folders: Sequence[Path], rounds: Sequence[int]) -> None:
+        self._display, self._folders, self._rounds = display, folders, rounds
+        self._ended: set[int] = set()
+        self.screen, self._started = Screen(display.console), monotonic()
+        self._bar = self.screen.add("sweep", sum(rounds))
+
+    def end(self, number: int, line: str) -> None:
+        """Mark a point as ended, and print a line about it."""
+        self._ended.add(number)
+        self.update()
+        left = self._bar.texts.get("left")
+        self._display.console.print(
+            f"{line}  ({self._bar.texts['stage']}{f', {left}' if left else ''})",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+
+    def update(self) -> None:
+        """Count the rounds again."""
+        done = [self._done(number) for number in range(len(self._rounds))]
+        self._bar.done, rounds = sum(done), sum(self._rounds)
+        self._bar.texts["stage"] = f"{len(self._ended)} of {len(done)} points done"
+        seconds = (monotonic() - self._started) / max(1, sum(done))
+        remaining = rounds - sum(done)
+        self._bar.texts["left"] = f"{duration(seconds * remaining)} left" if any(done) and remaining else ""
+        self.screen.changed()
+
+    def _done(self, number: int) -> int:
+        if number in self._ended:
+            return self._rounds[number]
+        log = RoundLog(RunFolder(self._folders[number]).rounds)
+        return min(self._rounds[number], log.content().count(b"\n"))
+
+
+@contextmanager
+def showing_points(display: Display, folders: Sequence[Path], rounds: Sequence[int]) -> Iterator[Points]:
+    """Show the progress of a sweep while the block runs."""
+    points, ended = Points(display, folders, rounds), threading.Event()
+
+    def poll() -> None:
+        while not ended.wait(_POLL_SECONDS):
+            points.update()
+
+    thread = threading.Thread(target=poll, daemon=True)
+    points.update()
+    thread.start()
+    try:
+        with points.screen.live():
+            yield points
+    finally:
+        ended.set()
+        thread.join()
