@@ -9,7 +9,7 @@ READY  := $(VENV)/.installed
 PEERS  := .bench-venv
 OUT    ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: help install demo test test-all test-device check lint types format fast bench clean dashboards
+.PHONY: help install demo test test-all test-device check lint types format fast bench clean dashboards docs
 
 help:  ## List these commands.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -56,6 +56,9 @@ dashboards: $(READY)  ## Regenerate the dashboards, their table of metrics, and 
 	$(BIN)/python -m dashboards.build
 	for values in cluster/kubernetes/*.toml cluster/ray-up/*.toml; do $(BIN)/raybcgd cluster render $$values > /dev/null || exit 1; done
 
+docs: $(READY)  ## Build the documentation in site/. A warning is an error.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 bench: $(READY) $(PEERS)/.installed  ## Benchmark (set CIFAR10 and FASHION_MNIST to data folders; ARGS=--quick checks that it works).
 	$(BIN)/python -m benchmarks $(ARGS)
 
@@ -65,4 +68,4 @@ $(PEERS)/.installed: benchmarks/peers/requirements.txt
 	touch $@
 
 clean:  ## Remove the environments and the caches, but not the runs.
-	rm -rf $(VENV) $(PEERS) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

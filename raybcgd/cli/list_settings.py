@@ -42,8 +42,8 @@ def settings(
     for name, kind in shown.items():
         page.add_section()
         path, _, choice = name.partition(" ")
-        page.add_row(f"[bold]{escape(f'[{path}] {choice}')}" if name else "[bold]top level", "", escape(_about(kind)))
-        for row in _rows(name, kind):
+        page.add_row(f"[bold]{escape(f'[{path}] {choice}')}" if name else "[bold]top level", "", escape(about(kind)))
+        for row in rows(name, kind):
             page.add_row(*map(escape, row))
     out.print(page, highlight=False)
 
@@ -67,12 +67,14 @@ def own_settings(kind: type[Section]) -> list[str]:
     return [name for name in own if section_of(kind, name) is None]
 
 
-def _about(kind: type[Section]) -> str:
+def about(kind: type[Section]) -> str:
+    """Return the first paragraph of a table's docstring, without the name of the table."""
     first = " ".join((kind.__doc__ or "").split("\n\n")[0].split()).rpartition("]`: ")[2]
     return first[:1].upper() + first[1:]
 
 
-def _rows(table: str, kind: type[Section]) -> Iterator[tuple[str, str, str]]:
+def rows(table: str, kind: type[Section]) -> Iterator[tuple[str, str, str]]:
+    """Yield the name, the default and the meaning of every setting of a table."""
     if kind is Config:
         yield "extends", "", "Path of a config to build on, relative to this file. This file overrides its settings."
     if kind in _CHOICES:
