@@ -58,7 +58,7 @@ class RunBar:
         if "accuracy" in texts and width < _WIDE:
             texts["accuracy"] = texts["accuracy"].removeprefix("accuracy ")
         room = width - len(label) - 3 - (_SHORTEST_BAR + 1 if self.rounds else 0)
-        shown = []
+        shown: list[str] = []
         for name in (name for name in _PRIORITY if name in texts):
             room -= len(texts[name]) + 2
             if room < 0 and shown:
