@@ -187,6 +187,13 @@ class _Observer(ray.tune.Callback):
     def __init__(self, points: list[dict[str, Any]], observe: Callable[[Point], None]) -> None:
         self._points, self._observe = points, observe
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Observer":
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tune saves its callbacks. What shows the progress cannot be saved, and is not needed."""
+        return {}
+
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Called by Tune."""
         number = trial.config["number"]
