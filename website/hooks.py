@@ -9,6 +9,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 from website import links, methods, reference
+from website.lists import indented
 from website.notebooks import as_markdown
 
 _LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
@@ -63,7 +64,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return markdown
     if uri.startswith("methods/"):
         markdown = methods.complete(uri.removeprefix("methods/").removesuffix(".md"), markdown)
-    return links.in_site(markdown, links.repository_path(uri))
+    return links.in_site(indented(markdown), links.repository_path(uri))
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:

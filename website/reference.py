@@ -1,6 +1,7 @@
 """Generated pages of the reference: the commands and the settings."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import typer
 from typer.cli import get_docs_for_click
@@ -18,8 +19,19 @@ def pages() -> dict[str, str]:
 def commands() -> str:
     """Return the help of every command."""
     command = get_command(app)
+    _prepare(command)
     text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="raybcgd")
     return text.replace("# `raybcgd`", "# Commands", 1)
+
+
+def _prepare(group: Any) -> None:
+    """Remove hidden commands, and keep descriptions in lists of commands whole."""
+    commands = getattr(group, "commands", {})
+    for name, command in list(commands.items()):
+        if command.hidden:
+            del commands[name]
+        command.short_help = (command.help or "").partition("\n")[0]
+        _prepare(command)
 
 
 def settings() -> str:

@@ -3,8 +3,10 @@
 import asyncio
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+from markdown import markdown
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
@@ -12,6 +14,7 @@ from raybcgd.algorithms.settings import ALGORITHMS
 from raybcgd.cli.list_settings import own_settings
 from tests.website.browser import CHROMIUM, Tab, opened
 from website import links, methods
+from website.lists import indented
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,6 +33,7 @@ def test_every_page_is_complete_and_shows_no_markup(site: Path) -> None:
     for page in pages:
         prose = re.sub(r"<(pre|code|script|style)\b.*?</\1>", "", page.read_text(), flags=re.DOTALL)
         assert not re.findall(r"```|\$\$|\]\(|arithmatex", prose), page
+        assert not re.findall(r"^(?:\d+\.|-|\*|\|) .*", prose, re.MULTILINE), page  # a list or a table that is none
     for page_name, name in methods.names().items():
         text = (site / f"methods/{page_name}.html").read_text()
         kind = ALGORITHMS.resolve(name)
@@ -92,6 +96,39 @@ def test_links_lead_to_the_site() -> None:
     config = "[quickstart](jobs/configs/quickstart.toml)"
     assert links.in_site(config, "CONTRIBUTING.md") == "[quickstart](files/jobs/configs/quickstart.toml.md)"
     assert links.in_site("[a](../docs/gpus.md)", "cluster/README.md") == "[a](../gpus.md)"
+
+
+def test_lists_are_read_as_on_github() -> None:
+    text = """Text:
+
+1. First:
+
+   ```
+   - code
+   ```
+
+   More.
+2. Second
+   line.
+
+- a
+  b
+- c
+
+```
+- code
+  more
+```
+"""
+    tree = ElementTree.fromstring(
+        f"<div>{markdown(indented(text), extensions=['pymdownx.superfences', 'sane_lists'])}</div>"
+    )
+    assert [len(tree.findall(f"{kind}/li")) for kind in ("ol", "ul")] == [2, 2]
+    first, _ = tree.findall("ol/li")
+    assert [part.tag for part in first] == ["p", "div", "p"]
+    assert "".join(first.itertext()).split() == ["First:", "-", "code", "More."]
+    (code,) = tree.findall("div")
+    assert "".join(code.itertext()) == "- code\n  more\n"
 
 
 def test_every_method_has_a_page() -> None:
