@@ -1,8 +1,10 @@
 """The documentation site: it builds without a warning, and every page opens without an error or a foreign request."""
 
 import asyncio
+import json
 import re
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -15,6 +17,7 @@ from raybcgd.cli.list_settings import own_settings
 from tests.website.browser import CHROMIUM, Tab, opened
 from website import links, methods
 from website.lists import indented
+from website.measured import measured
 
 ROOT = Path(__file__).parents[2]
 
@@ -129,6 +132,25 @@ def test_lists_are_read_as_on_github() -> None:
     assert "".join(first.itertext()).split() == ["First:", "-", "code", "More."]
     (code,) = tree.findall("div")
     assert "".join(code.itertext()) == "- code\n  more\n"
+
+
+def test_a_method_shows_its_final_runs(tmp_path: Path) -> None:
+    def final(label: str, settings: dict[str, Any], **values: Any) -> dict[str, Any]:
+        return {"stage": "final", "label": label, "settings": settings, **values}
+
+    runs = [
+        {"stage": "tune", "label": "FedBCGD", "settings": {}, "score": 0.9},
+        final("FedBCGD", {}, last_tenth_accuracy=0.80, upload_d=20.0),
+        final("FedBCGD", {}, last_tenth_accuracy=0.82, upload_d=20.2),
+        final("QSGD", {"wire.codec": "qsgd"}, error="it diverged"),
+        final("FedAvg", {"algorithm.name": "fedavg"}, last_tenth_accuracy=0.7, upload_d=20.0),
+        final("Convex", {}, gap=0.1, last_tenth_accuracy=0.7, upload_d=20.0),
+    ]
+    (tmp_path / "study.json").write_text(json.dumps({"config": {"algorithm": {"name": "fedbcgd"}}, "runs": runs}))
+    lines = measured("fedbcgd", tmp_path).splitlines()
+    assert lines[2:4] == ["| study | FedBCGD | 2 | 81.0 ± 1.4 | 20.1 |", "| study | QSGD | 1 | diverged | |"]
+    assert measured("fedavg", tmp_path).splitlines()[2] == "| study | FedAvg | 1 | 70.0 | 20.0 |"
+    assert measured("scaffold", tmp_path) == ""
 
 
 def test_every_method_has_a_page() -> None:
