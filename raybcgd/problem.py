@@ -253,6 +253,9 @@ def check(problem: Problem) -> None:
         raise ConfigError('hosts.device = "gpu" with engine = "local", but this machine has no GPU; set it to "cpu"')
     if config.local.precision == "bf16" and config.model.dtype == "float64":
         raise ConfigError('local.precision = "bf16" needs model.dtype = "float32"; change one of them')
+    if (backend := config.local.compile) is not None and backend not in torch.compiler.list_backends(()):
+        known = ", ".join(torch.compiler.list_backends())
+        raise ConfigError(f'local.compile = "{backend}" is not a backend of torch.compile; use one of {known}')
     if config.checkpoint.address is not None:
         open_address(config.checkpoint.address)
     _ = problem.cohort_size, problem.stack, problem.loss, problem.uplinks

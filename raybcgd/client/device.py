@@ -42,23 +42,25 @@ def kind_of(device: torch.device) -> str:
 
 
 @contextmanager
-def deterministic(device: torch.device, strict: bool) -> Iterator[None]:
+def deterministic(device: torch.device, strict: bool, tf32: bool) -> Iterator[None]:
     """Set how an accelerator computes, and restore torch's settings afterwards. A CPU host is always deterministic."""
     if device.type == "cpu":
         yield
         return
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     before = (torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory)  # type: ignore[attr-defined]
+    flags = (cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32)
     if strict:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
     torch.use_deterministic_algorithms(strict)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs time
-    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = strict, not strict
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = not strict
+    cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = strict, not strict, tf32, tf32
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before[0])
         torch.utils.deterministic.fill_uninitialized_memory = before[1]  # type: ignore[attr-defined]
+        cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = flags
 
 
 def limit_share(device: torch.device, share: float) -> None:

@@ -65,9 +65,18 @@ class Gradients(Protocol):
 class OneClient:
     """Gradients of one client, which the module's backward pass writes into the flat gradient."""
 
-    def __init__(self, flat: FlatModel, loss: Loss, shard: Shard, bf16: bool = False) -> None:
+    def __init__(
+        self,
+        flat: FlatModel,
+        loss: Loss,
+        shard: Shard,
+        bf16: bool = False,
+        forward: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        """Prepare the batches of a round. `forward` replaces the module's own forward pass, such as a compiled one."""
         flat.reset_integer_buffers()
         self._flat, self._loss, self._shard, self._bf16 = flat, loss, shard, bf16
+        self._module = forward or flat.module
         plan = shard.schedule
         self._order = plan.order.tolist()
         members = plan.members()
@@ -113,7 +122,7 @@ class OneClient:
             self._epoch, self._samples = epoch, self._shard.augmented(epoch)
         inputs, targets = self._samples.take(self._members[batch])
         with autocast(inputs.device, self._bf16):
-            outputs = self._flat.module(inputs)
+            outputs = self._module(inputs)
         return self._loss(_widened(outputs, self._bf16), targets)
 
     def fraction(self, batch: int) -> float:
@@ -130,16 +139,17 @@ class StackGradient:
     """The gradients and losses of a stack of clients, one row each: vmap of autograd.
 
     After some calls with the same shapes, the tensor operations are recorded. Later calls replay them, which takes less
-    time than vmap and gives the same bits.
+    time than vmap and gives the same bits. With a backend of torch.compile, they are recorded and compiled at once,
+    because compiled kernels can have other bits.
     """
 
-    def __init__(self, flat: FlatModel, loss: Loss, bf16: bool = False) -> None:
+    def __init__(self, flat: FlatModel, loss: Loss, bf16: bool = False, backend: str | None = None) -> None:
         def one(vector: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
             with autocast(inputs.device, bf16):
                 outputs = functional_call(flat.module, flat.named(vector), (inputs,))
             return (loss(_widened(outputs, bf16), targets, reduction="none") * weights).sum() / weights.sum()
 
-        self._vmapped, self._losses = vmap(grad_and_value(one)), vmap(one)
+        self._vmapped, self._losses, self._backend = vmap(grad_and_value(one)), vmap(one), backend
         self._calls: Counter[tuple[int, ...]] = Counter()
         self._recorded: dict[tuple[int, ...], Callable[..., Any]] = {}
 
@@ -148,7 +158,7 @@ class StackGradient:
         shape = tuple(weights.shape)
         if shape not in self._recorded:
             self._calls[shape] += 1
-            if self._calls[shape] == _RECORD_AFTER:
+            if self._backend is not None or self._calls[shape] == _RECORD_AFTER:
                 self._recorded[shape] = self._record(y, inputs, targets, weights)
         compute: Callable[..., tuple[Tensor, Tensor]] = self._recorded.get(shape, self._vmapped)
         return compute(y, inputs, targets, weights)
@@ -159,6 +169,11 @@ class StackGradient:
         return losses
 
     def _record(self, *arguments: Tensor) -> Callable[..., Any]:
+        if self._backend is not None:
+            compiled: Callable[..., Any] = torch.compile(
+                make_fx(self._vmapped)(*arguments), backend=self._backend, dynamic=False
+            )
+            return compiled
         try:
             recorded: Callable[..., Any] = make_fx(self._vmapped)(*arguments)
         except Exception:  # recording is experimental in torch, and nothing depends on it

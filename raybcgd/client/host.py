@@ -96,7 +96,9 @@ class ClientHost:
         self._algorithm = problem.algorithm
         self._flat = problem.flat_model(device)
         self._bf16 = problem.config.local.precision == "bf16"
-        self._stack_gradient = StackGradient(self._flat, problem.loss, self._bf16)
+        backend = problem.config.local.compile
+        self._stack_gradient = StackGradient(self._flat, problem.loss, self._bf16, backend)
+        self._forward = None if backend is None else torch.compile(self._flat.module, backend=backend, dynamic=True)
         self._shards = Shards(problem, data, device)
         self._states = None
         if problem.keeps_state:
@@ -128,12 +130,15 @@ class ClientHost:
             rnd = self._begin(down, orders)
             for start, stop in pairwise(cuts):
                 outcomes += self._train_isolated(tasks[start:stop], rnd)
+            if self._states is not None and not hand_over:
+                self._states.end_call()
+            partial = self.hand_over() if hand_over else None
+            load = load_of(self._device, 0 if self._states is None else self._states.bytes)
         except _DeviceLost as error:
             return CallResult([], HostLoad(), lost=error.lost)
-        if self._states is not None and not hand_over:
-            self._states.end_call()
-        load = load_of(self._device, 0 if self._states is None else self._states.bytes)
-        return CallResult(outcomes, load, self.hand_over() if hand_over else None)
+        except torch.AcceleratorError as error:  # it was broken before, by an evaluation or another process
+            return CallResult([], HostLoad(), lost=HostLost((), named_line(error)))
+        return CallResult(outcomes, load, partial)
 
     def hand_over(self, on_device: bool = False) -> Partial | None:
         """Wait until all new states are stored. Return the sum of all uploads since the last call, if there are any.
@@ -261,7 +266,7 @@ class ClientHost:
             gradients = ClientStack(self._flat, self._stack_gradient, shards, batch_rows)
         else:
             torch.manual_seed(seed_of(problem.config.seed, "torch", tasks[0].client, orders.round_index))
-            gradients = OneClient(self._flat, problem.loss, shards[0], self._bf16)
+            gradients = OneClient(self._flat, problem.loss, shards[0], self._bf16, self._forward)
         column = torch.tensor(steps, dtype=torch.float64)[:, None] if stacked else steps[0]
         work = LocalWork(
             gradients,

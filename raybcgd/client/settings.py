@@ -21,6 +21,10 @@ class LocalConfig(Section):
     precision: Literal["float32", "bf16"] = "float32"
     """bf16: compute the forward and backward passes in bfloat16 where torch's autocast considers it safe. Weights,
     gradients, client states and sums stay in float32."""
+    compile: str | None = None
+    """Backend of torch.compile for the forward and backward passes of local training, such as "inductor", which needs a
+    C++ compiler on CPUs. Compiling takes up to a minute per host, and fused kernels differ in the last bits. Default:
+    do not compile."""
     stack: Literal["auto"] | Annotated[int, Field(ge=0)] = "auto"
     """Number of clients that a host trains together, as one stack. 0: one client at a time. auto: 64 for small models
     without convolutions, otherwise 0."""

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from raybcgd.client.device import CPU, accelerator, deterministic
 from raybcgd.client.host import ClientHost, one_thread
 from raybcgd.engine.session import FIRST_ROUND, Announcer, Session, ignore
-from raybcgd.errors import RunError
+from raybcgd.errors import RunError, named_line
 from raybcgd.messages import HostLoad, HostLost, Piece, Score
 from raybcgd.problem import Data, Problem
 from raybcgd.record.rounds import Hosts, RoundRecord
@@ -53,11 +54,12 @@ class LocalPool:
     def __init__(self, problem: Problem, data: Data, state_address: str) -> None:
         self._open = ExitStack()
         self._open.enter_context(one_thread())
-        device = accelerator() if problem.config.hosts.device == "gpu" else None
-        self._open.enter_context(deterministic(device or CPU, problem.config.hosts.determinism == "strict"))
+        hosts = problem.config.hosts
+        device = accelerator() if hosts.device == "gpu" else None
+        self._open.enter_context(deterministic(device or CPU, hosts.determinism == "strict", hosts.allow_tf32))
         self._host = ClientHost(problem, data, state_address, device or CPU)
         self._chunk = problem.stack or 1
-        self._reduce = problem.config.hosts.aggregation != "coordinator"
+        self._reduce = hosts.aggregation != "coordinator"
         self.server_device = (device or CPU) if self._reduce else CPU
         self._load, self._queued = HostLoad(), 0
 
@@ -78,7 +80,13 @@ class LocalPool:
 
     def evaluate(self, models: Sequence[Tensor], pieces: Sequence[Piece]) -> Callable[[], list[Score]]:
         """Evaluate models immediately."""
-        scores = self._host.evaluate(pieces, models)
+        try:
+            scores = self._host.evaluate(pieces, models)
+        except torch.AcceleratorError as error:
+            raise RunError(
+                f"the accelerator failed during an evaluation: {named_line(error)}; fix the test data or the model, "
+                "then resume"
+            ) from None
         return lambda: scores
 
     def report(self) -> PoolReport:

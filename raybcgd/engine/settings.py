@@ -11,15 +11,20 @@ class HostsConfig(Section):
     """`[hosts]`: the processes that train clients."""
 
     num_gpus: Annotated[float, Field(ge=0)] = 0.25
-    """GPUs per host. On a cluster without GPUs, hosts use CPUs. Ray fills one GPU of a node before the next. With few
-    hosts and many GPUs, raise this value."""
+    """GPUs per host. On a cluster without GPUs, hosts use CPUs."""
+    spread: bool = True
+    """Use all GPUs before hosts share one: with fewer hosts than shares of GPUs, each host requests a larger share. Ray
+    would fill one GPU of a node before the next. false: request `num_gpus`, so that other runs can use the rest."""
     num_cpus: Annotated[float, Field(ge=0)] | None = None
     """CPUs per host. Default: 0 with a GPU, 1 without."""
     device: Literal["auto", "gpu", "cpu"] = "auto"
     """auto: use GPUs if the cluster has any when the run starts. gpu: wait for GPUs. cpu: ignore GPUs."""
     determinism: Literal["strict", "fast"] = "strict"
     """On accelerators only. strict: the same run on the same kind of device gives the same bits; operators without a
-    deterministic form are errors. fast: allow such operators, TF32, and kernels chosen by measurement."""
+    deterministic form are errors. fast: allow such operators and kernels chosen by measurement, and TF32 by default."""
+    tf32: bool | None = None
+    """Allow TF32 in matrix products and convolutions of GPUs: inputs with 10 bits of mantissa, several times as fast.
+    Default: with determinism = "fast"."""
     logical_gpus: bool = False
     """Accept GPUs that exist only in Ray's books: a host that finds no accelerator runs on the CPU. For tests."""
     count: Annotated[int, Field(ge=1)] | None = None
@@ -54,6 +59,18 @@ class HostsConfig(Section):
         if value > 1 and value != int(value):
             raise ValueError("must be a whole number if it is above 1; use a fraction such as 0.25, or 1, 2, …")
         return value
+
+    @field_validator("tf32")
+    @classmethod
+    def _not_strict(cls, value: bool | None, info: ValidationInfo) -> bool | None:
+        if value and info.data.get("determinism") == "strict":
+            raise ValueError('needs hosts.determinism = "fast", because "strict" computes in full precision; set it')
+        return value
+
+    @property
+    def allow_tf32(self) -> bool:
+        """Whether GPUs may use TF32."""
+        return self.determinism == "fast" if self.tf32 is None else self.tf32
 
     @field_validator("max_count")
     @classmethod

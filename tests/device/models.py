@@ -1,5 +1,6 @@
 """Models that fail: anywhere but on the stand-in, or on a poisonous sample."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +20,21 @@ class OnTheDevice(nn.Module):
         if self.training and x.device != torch.device("standin:0"):
             raise RuntimeError(f"a batch on {x.device}")
         outputs: Tensor = self.net(x)
+        return outputs
+
+
+class BreaksOnce(nn.Module):
+    """The small network of the other tests. The first evaluation that finds the file `fuse` breaks its device."""
+
+    def __init__(self, input_shape: tuple[int, ...], classes: int, fuse: str, **options: Any) -> None:
+        super().__init__()
+        self.net, self.fuse = mlp(input_shape, classes, **options), Path(fuse)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.net(x)
+        if not self.training and x.device.type == "standin" and self.fuse.exists():
+            self.fuse.unlink(missing_ok=True)
+            outputs = outputs.new_zeros(3)[torch.full((1,), 1000, device=x.device)]
         return outputs
 
 

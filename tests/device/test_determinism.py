@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from raybcgd.client.device import CPU, deterministic, limit_share
-from raybcgd.errors import RunError
+from raybcgd.engine.local import LocalPool
+from raybcgd.errors import ConfigError, RunError
 from raybcgd.experiment import run
 from raybcgd.model.dense import mlp
+from raybcgd.problem import prepare
 from tests.device.conftest import on, outcome
 
 pytestmark = pytest.mark.device
@@ -41,16 +43,37 @@ def test_strict_refuses_operators_without_a_deterministic_form(tmp_path: Path) -
     run(on("gpu", **tables, hosts={"determinism": "fast"}), out=tmp_path / "fast")
 
 
-def test_strict_and_fast_set_what_cuda_needs_and_restore_torch() -> None:
-    device = torch.device("standin")
-    for strict in (True, False):
-        with deterministic(device, strict):
-            assert torch.are_deterministic_algorithms_enabled() is strict
-            assert torch.backends.cudnn.deterministic is strict
-            assert torch.backends.cuda.matmul.allow_tf32 is not strict
-            assert torch.backends.cudnn.allow_tf32 is not strict
-        assert not torch.are_deterministic_algorithms_enabled()
-    with deterministic(CPU, True):
+@pytest.mark.parametrize(
+    ("settings", "strict", "tf32"),
+    [
+        ({}, True, False),
+        ({"tf32": False}, True, False),
+        ({"determinism": "fast"}, False, True),
+        ({"determinism": "fast", "tf32": False}, False, False),
+    ],
+)
+def test_strict_and_fast_set_what_cuda_needs_and_restore_torch(
+    out: Path, settings: dict[str, Any], strict: bool, tf32: bool
+) -> None:
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = (cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32)
+    pool = LocalPool(*prepare(on("gpu", hosts=settings)), str(out))
+    assert torch.are_deterministic_algorithms_enabled() is strict
+    assert (cudnn.deterministic, cudnn.benchmark) == (strict, not strict)
+    assert (cudnn.allow_tf32, matmul.allow_tf32) == (tf32, tf32)
+    pool.close()
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert (cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32) == before
+
+
+def test_tf32_is_not_strict() -> None:
+    with pytest.raises(ConfigError, match=r'hosts\.tf32.* needs hosts\.determinism = "fast"'):
+        on("gpu", hosts={"tf32": True})
+    assert on("gpu", hosts={"tf32": True, "determinism": "fast"}).hosts.allow_tf32
+
+
+def test_the_settings_of_an_accelerator_do_not_apply_to_a_cpu() -> None:
+    with deterministic(CPU, True, False):
         assert not torch.are_deterministic_algorithms_enabled(), "CPU hosts are deterministic without it, and faster"
 
 

@@ -10,6 +10,8 @@ import torch
 from raybcgd.client.host import ClientHost
 from raybcgd.errors import RunError
 from raybcgd.experiment import run
+from raybcgd.messages import ClientTask, RoundOrders
+from raybcgd.problem import Problem, prepare
 from tests.device.conftest import on, outcome, with_poison
 
 pytestmark = pytest.mark.device
@@ -78,6 +80,28 @@ def test_states_on_the_device_are_freed_before_a_stack_is_halved(out: Path, size
     assert outcome(run(on("gpu", **STACK), out=out / "freed")) == outcome(expected)
     assert len(sizes) > 3
     assert set(sizes) == {16}
+
+
+def test_a_device_that_breaks_in_an_evaluation_ends_a_run_in_one_process(out: Path, tmp_path: Path) -> None:
+    (fuse := tmp_path / "fuse").touch()
+    model = {"name": "tests.device.models:BreaksOnce", "options": {"fuse": str(fuse)}}
+    with pytest.raises(RunError, match=r"^the accelerator failed during an evaluation: .*device-side assert"):
+        run(on("gpu", model=model), out=out)
+
+
+def test_a_broken_device_is_reported_without_blaming_a_client(out: Path) -> None:
+    problem, data = prepare(on("gpu"))
+    host = ClientHost(problem, data, str(out), torch.device("standin"))
+    torch.standin.poison(True)
+    result = host.train([ClientTask(0, 0)], _down(problem), RoundOrders(0, 0.1, reduce=True))
+    assert result.lost is not None
+    assert result.lost.clients == ()
+    assert "device-side assert" in result.lost.cause
+
+
+def _down(problem: Problem) -> dict[str, torch.Tensor]:
+    x = torch.zeros(problem.layout.size)
+    return dict.fromkeys(problem.algorithm.Down._fields, x)
 
 
 def test_a_client_that_breaks_the_device_is_named(out: Path) -> None:

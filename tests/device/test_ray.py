@@ -9,7 +9,9 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
+from raybcgd.engine.ray.hosts import HostGroup
 from raybcgd.experiment import run
+from raybcgd.problem import prepare
 from tests.device.conftest import on, outcome, with_poison
 from tests.ray.conftest import SETTINGS, start_cluster, stop_cluster
 
@@ -57,6 +59,29 @@ def test_a_run_moves_to_another_engine_and_device(two_gpus: Cluster, out: Path) 
     run(on("cpu", rounds=2), out=out / "moved")
     moved = run(on("gpu", engine="ray", rounds=4, hosts=TWO_HOSTS), out=out / "moved", resume=True)
     assert outcome(moved) == outcome(run(on("cpu", rounds=4), out=out / "whole"))
+
+
+@pytest.mark.parametrize(("spread", "used"), [(True, 2), (False, 1)])
+def test_hosts_use_both_gpus_before_they_share_one(two_gpus: Cluster, out: Path, spread: bool, used: int) -> None:
+    problem, data = prepare(on("gpu", engine="ray", hosts={"num_gpus": 0.25, "count": 2, "spread": spread}))
+    hosts = HostGroup(problem, ray.put(data), str(out / "states"))
+    try:
+        while starting := hosts.starting():
+            hosts.finish_start(starting[ray.wait(list(starting))[0][0]])
+        assert len({host.place.gpus for host in hosts.all.values() if host.place is not None}) == used
+    finally:
+        hosts.stop()
+
+
+def test_a_host_whose_device_breaks_in_an_evaluation_is_replaced(two_gpus: Cluster, out: Path, tmp_path: Path) -> None:
+    (fuse := tmp_path / "fuse").touch()
+    model = {"name": "tests.device.models:BreaksOnce", "options": {"fuse": str(fuse)}}
+    config = on("gpu", engine="ray", rounds=3, hosts={"num_gpus": 0.25, "count": 2}, model=model)
+    result = run(config, out=out / "gpu")
+    assert not fuse.exists()
+    assert sum(record.hosts.restarted for record in result.records) == 1
+    assert not any(record.dropped for record in result.records)
+    assert outcome(result) == outcome(run(on("cpu", rounds=3, model=model), out=out / "cpu"))
 
 
 @pytest.mark.parametrize("stack", [0, 4])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from raybcgd.engine.ray.placement import HostNeeds, host_count, host_needs, useful_hosts
+from raybcgd.engine.ray.placement import HostNeeds, host_count, host_needs, spread, useful_hosts
 from raybcgd.engine.settings import HostsConfig
 from raybcgd.errors import ConfigError
 
@@ -30,6 +30,26 @@ def test_a_fraction_does_not_span_gpus() -> None:
         ConfigError, match=r"hosts\.count = 7 .* only 6 fit: the cluster has 1 node with 4 CPU and 2 GPU; lower"
     ):
         count(HostsConfig(num_gpus=0.3, count=7), GPU_NODE)
+
+
+@pytest.mark.parametrize(
+    ("share", "hosts", "expected"),
+    [
+        (0.25, 1, 1.0),
+        (0.25, 4, 1.0),  # two nodes with two GPUs each
+        (0.25, 5, 0.5),
+        (0.25, 10, 0.3333),
+        (0.25, 16, 0.25),
+        (0.3, 12, 0.3),
+        (1.0, 2, 1.0),
+        (0.0, 2, 0.0),
+    ],
+)
+def test_hosts_use_all_gpus_before_they_share_one(share: float, hosts: int, expected: float) -> None:
+    needs, nodes = HostNeeds(share, 0), [GPU_NODE, GPU_NODE, CPU_NODE]
+    larger = spread(needs, nodes, hosts)
+    assert larger.num_gpus == expected
+    assert sum(larger.capacity(node) for node in nodes) >= hosts
 
 
 def test_there_are_no_more_hosts_than_clients_per_round() -> None:

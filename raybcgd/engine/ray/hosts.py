@@ -21,7 +21,7 @@ from ray.exceptions import (
 
 from raybcgd.engine.ray.cluster import node_resources
 from raybcgd.engine.ray.host_actor import HostActor, HostPlace
-from raybcgd.engine.ray.placement import describe_resources, host_count, host_needs, useful_hosts
+from raybcgd.engine.ray.placement import describe_resources, host_count, host_needs, spread, useful_hosts
 from raybcgd.errors import ConfigError, RunError, last_line
 from raybcgd.messages import ClientTask, HostLoad
 from raybcgd.problem import Problem
@@ -93,6 +93,9 @@ class HostGroup:
         self._needs = host_needs(self._config, nodes)
         self._wanted = host_count(self._config, self._needs, nodes, problem.cohort_size, problem.clients)
         self.fixed_homes = self._config.clients_per_host is not None
+        # With an autoscaler, nodes come later; and fixed hosts must fit on fewer nodes if one is lost.
+        if self._config.spread and self._config.max_count is None and not self.fixed_homes:
+            self._needs = spread(self._needs, nodes, self._wanted)
         self.all: dict[int, Host] = {}
         self.in_slot: dict[int, int] = {}
         self.restarted = 0

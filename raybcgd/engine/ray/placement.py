@@ -47,6 +47,20 @@ def host_needs(config: HostsConfig, nodes: Sequence[Mapping[str, float]]) -> Hos
     return HostNeeds(config.num_gpus if on_gpu else 0.0, cpus)
 
 
+def spread(needs: HostNeeds, nodes: Sequence[Mapping[str, float]], hosts: int) -> HostNeeds:
+    """Return the needs with the largest share of a GPU with which this many hosts fit on these nodes.
+
+    Ray fills one GPU of a node before the next, unless two hosts do not fit on it.
+    """
+    if not 0 < needs.num_gpus < 1:
+        return needs
+    for per_gpu in range(1, int(1 / needs.num_gpus + 1e-9)):
+        larger = needs._replace(num_gpus=math.floor(1e4 / per_gpu) / 1e4)  # Ray counts in units of 0.0001
+        if sum(larger.capacity(node) for node in nodes) >= hosts:
+            return larger
+    return needs
+
+
 def useful_hosts(steps: Sequence[float], stack: int) -> int:
     """Return how many hosts a round can use, given its clients' steps. More would only wait for the slowest client."""
     rows = max(stack, 1)

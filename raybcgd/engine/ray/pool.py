@@ -242,7 +242,7 @@ class RayPool:
                 tasks[:] = [task for task in tasks if task.client != client]
             training.open_clients.discard(client)
             training.inbox.receive([Outcome(client, None, FRESH, 0.0, float("nan"), lost.cause)])
-        training.alone = True
+        training.alone |= bool(lost.clients)
         self._retry_lost(training, [number], RunError(lost.cause))
 
     def _collect(self, training: _Training) -> None:
