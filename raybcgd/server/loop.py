@@ -148,8 +148,7 @@ class TrainingLoop:
     def _rounds(self, pool: Pool) -> Iterator[RoundRecord]:
         """Run the remaining rounds. The evaluation and checkpoint of a round finish while the next round trains."""
         pending: _Pending | None = None
-        on_device = [vector.to(pool.server_device) for vector in self._state.server]
-        self._state = replace(self._state, server=type(self._state.server)(*on_device))
+        self._move_server(pool.server_device)
         while not self._done:
             try:
                 state, record = run_round(self._problem, self._data, pool, self._state)
@@ -161,6 +160,11 @@ class TrainingLoop:
             self._state, self._spent = state, self._spent.plus(record)
             pending = self._pending(record, pool)
         yield from self._finish(pending)
+        self._move_server(torch.device("cpu"))  # so that the next run of this process has the accelerator's memory
+
+    def _move_server(self, device: torch.device) -> None:
+        server = self._state.server
+        self._state = replace(self._state, server=type(server)(*(vector.to(device) for vector in server)))
 
     @property
     def _done(self) -> bool:
