@@ -92,7 +92,7 @@ def main() -> None:
         "quick": options.quick,
     }
     torch.set_num_threads(1)
-    ray.init(num_cpus=HOSTS, include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=HOSTS, include_dashboard=False, log_to_driver=False)
     if "rounds" in options.only:
         results["rounds"] = {}
         for workload, schedule in workloads(options):

@@ -22,7 +22,7 @@ from torch import nn
 from benchmarks.scaling import Curve, random_images, settings
 from raybcgd.aggregation.reducer import Reducer
 from raybcgd.config import make_config
-from raybcgd.engine.ray.host_actor import HostPlace
+from raybcgd.engine.ray.host_actor import HostPlace, received, replied
 from raybcgd.engine.ray.hosts import HostGroup
 from raybcgd.engine.ray.pool import RayPool
 from raybcgd.messages import FRESH, CallResult, ClientTask, HostLoad, Outcome, Partial, SumKey
@@ -51,9 +51,9 @@ class Sleepers:
         """Return where the host runs."""
         return HostPlace("node", (), True)
 
-    async def train(self, host: int, shared: Any, call: bytes) -> CallResult:
+    async def train(self, host: int, shared: Any, call: bytes) -> CallResult | bytes:
         """Sleep, and return what a host that trained the tasks would return."""
-        (down, _), (tasks, hand_over) = shared, pickle.loads(call)
+        (down, _), (tasks, hand_over, _) = received(shared), pickle.loads(call)
         async with self._locks.setdefault(host, asyncio.Lock()):
             await asyncio.sleep(self._seconds * len(tasks))
             kept = self._kept.setdefault(host, [])
@@ -62,7 +62,7 @@ class Sleepers:
             if hand_over:
                 partial = Partial(tuple(kept), {SumKey("delta", -1): {0: down["x"].astype(np.float64)}})
                 kept.clear()
-            return CallResult(outcomes(tasks, self._seconds), HostLoad(), partial)
+            return replied(CallResult(outcomes(tasks, self._seconds), HostLoad(), partial))
 
 
 class _Method:
@@ -144,7 +144,7 @@ class Uploader:
 
     def train(self, shared: Any, call: bytes) -> CallResult:
         """Add up the clients' uploads."""
-        (_, orders), (tasks, _) = shared, pickle.loads(call)
+        (_, orders), (tasks, *_) = received(shared), pickle.loads(call)
         began, problem = time.perf_counter(), self._problem
         if self._reducer is None or self._orders != orders:
             self._orders, broadcast = orders, problem.algorithm.Down(x=torch.zeros(1).expand(problem.layout.size))
@@ -240,6 +240,9 @@ class Everything:
 
     def __init__(self, aggregator: Aggregator) -> None:
         self._aggregator = aggregator
+
+    def wait(self) -> None:
+        """Do nothing while the hosts train."""
 
     def receive(self, outcomes: Sequence[Outcome], partial: Partial | None = None) -> None:
         """Merge a partial sum."""

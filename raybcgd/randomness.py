@@ -1,8 +1,10 @@
 """Randomness as a function of names, independent of which worker draws it and when."""
 
 import hashlib
+from typing import Any
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
 
 
 def seed_of(seed: int, *names: str | int) -> int:
@@ -11,6 +13,17 @@ def seed_of(seed: int, *names: str | int) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
+class _Key(ISeedSequence):
+    """The key of a Philox generator. With `Philox(key=...)`, NumPy also draws a seed that it does not use: slower."""
+
+    def __init__(self, key: int) -> None:
+        self._key = key
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray:
+        return np.array([self._key, 0], dtype=np.uint64)
+
+
 def stream(seed: int, *names: str | int) -> np.random.Generator:
     """Return an independent generator for these names: `stream(seed, "batches", client, round)`."""
-    return np.random.Generator(np.random.Philox(key=seed_of(seed, *names)))
+    key: Any = _Key(seed_of(seed, *names))  # NumPy's annotations leave out such objects
+    return np.random.Generator(np.random.Philox(key))

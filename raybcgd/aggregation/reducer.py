@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +23,10 @@ DRIFT = "squared displacement"
 
 PIECE = 1 << 22
 """Longest piece of a vector: 32 MB of float64."""
+
+
+_BUFFERED = 8192
+"""Rows up to this length are added up in one go by NumPy's einsum. Longer ones depend on how it splits the matrix."""
 
 
 class Diverged(ArithmeticError):
@@ -248,4 +253,7 @@ def _length(s: slice) -> int:
 
 def _squared_norms(rows: Tensor) -> Tensor:
     """Return the squared norm of each row, on a CPU. The bits do not depend on the number of rows."""
+    if rows.shape[1] <= _BUFFERED:
+        array = rows.detach().numpy()
+        return torch.from_numpy(np.einsum("ij,ij->i", array, array).astype(np.float64))
     return torch.tensor([float(torch.dot(row, row)) for row in rows], dtype=torch.float64)

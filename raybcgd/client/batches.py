@@ -46,7 +46,9 @@ def schedule(samples: int, config: LocalConfig, fixed: bool, rng: np.random.Gene
         shuffled = rng.permutation(samples)[None]
         order = np.concatenate([np.arange(per_epoch), *(rng.permutation(per_epoch) for _ in range(epochs - 1))])
     else:
-        shuffled = np.stack([rng.permutation(samples) for _ in range(epochs)])
+        shuffled = np.empty((epochs, samples), dtype=np.int64)
+        for row in shuffled:
+            row[:] = rng.permutation(samples)
         order = np.arange(epochs * per_epoch)
     return Schedule(shuffled, order[:steps], per_epoch, size)
 
@@ -78,14 +80,21 @@ def stacked(schedules: Sequence[Schedule], positions: Sequence[np.ndarray], rows
     """Return the batches of several clients. `positions` are the rows of their samples in a common array."""
     count, batches = len(schedules), max(s.per_epoch for s in schedules)
     steps, passes = max(len(s.order) for s in schedules), max(len(s.shuffled) for s in schedules)
-    table = np.empty((count, passes, batches * rows), dtype=np.int64)
-    order, lengths = np.zeros((count, steps), dtype=np.int64), np.empty(count, dtype=np.int64)
-    per_epoch, samples = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
-    for k, (s, rows_of) in enumerate(zip(schedules, positions, strict=True)):
-        table[k] = rows_of[0]
-        table[k, : len(s.shuffled), : s.samples] = rows_of[s.shuffled]
-        order[k, : len(s.order)] = s.order
-        lengths[k], per_epoch[k], samples[k] = len(s.order), s.per_epoch, s.samples
+    lengths, per_epoch, samples = np.array([(len(s.order), s.per_epoch, s.samples) for s in schedules]).T
+    same_shape = len({(len(s.order), s.shuffled.shape) for s in schedules}) == 1
+    if same_shape and batches * rows == samples[0]:  # the common case of equal clients: nothing to pad
+        shuffled = np.stack([s.shuffled for s in schedules])
+        table = np.stack(positions)[np.arange(count)[:, None, None], shuffled]
+        order = np.stack([s.order for s in schedules])
+    else:
+        table, order = (
+            np.empty((count, passes, batches * rows), dtype=np.int64),
+            np.zeros((count, steps), dtype=np.int64),
+        )
+        for k, (s, rows_of) in enumerate(zip(schedules, positions, strict=True)):
+            table[k] = rows_of[0]
+            table[k, : len(s.shuffled), : s.samples] = rows_of[s.shuffled]
+            order[k, : len(s.order)] = s.order
     by_batch = table.reshape(count, passes, batches, rows)
     epochs, batch = np.divmod(order, per_epoch[:, None])
     clients, row_numbers = np.arange(count)[:, None], np.arange(rows)

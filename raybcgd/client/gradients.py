@@ -17,9 +17,9 @@ from raybcgd.model.flat import FlatModel
 
 Loss = Callable[..., Tensor]
 
-_RECORD_AFTER = 20
+_RECORD_AFTER = 5
 """Number of gradients of the same shape after which their operations are recorded. Recording takes as long as about
-40 gradients of a small model."""
+30 gradients of a small model."""
 
 
 def autocast(device: torch.device, bf16: bool) -> AbstractContextManager[Any]:

@@ -3,9 +3,10 @@
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -150,12 +151,14 @@ class TrainingLoop:
         pending: _Pending | None = None
         self._move_server(pool.server_device)
         while not self._done:
+            early: list[RoundRecord] = []
+            meanwhile = partial(self._log_early, pending, early)
             try:
-                state, record = run_round(self._problem, self._data, pool, self._state)
+                state, record = run_round(self._problem, self._data, pool, self._state, meanwhile)
             except (RunError, KeyboardInterrupt):
-                yield from self._finish(pending)  # the previous round is already committed
+                yield from self._finish(pending, early)  # the previous round is already committed
                 raise
-            yield from self._finish(pending)
+            yield from self._finish(pending, early)
             self._warn_about_devices(record)
             self._state, self._spent = state, self._spent.plus(record)
             pending = self._pending(record, pool)
@@ -202,10 +205,26 @@ class TrainingLoop:
             )
         return _Pending(record, scores, position)
 
-    def _finish(self, pending: "_Pending | None") -> Iterator[RoundRecord]:
-        """Wait for the evaluation of a round, log the round, save its checkpoint, and yield its record."""
+    def _finish(self, pending: "_Pending | None", early: Sequence[RoundRecord] = ()) -> Iterator[RoundRecord]:
+        """Log a round, unless that was done early, save its checkpoint, and yield its record."""
         if pending is None:
             return
+        record = early[0] if early else self._logged(pending)
+        started = time.perf_counter()
+        if pending.position is not None:
+            self._checkpoints.save(replace(pending.position, log=self._log.content()))
+            self._saved_at = time.time()
+        self._checkpoints.maintain(self._state.ledger, self._state.rounds)
+        self._saving_seconds = time.perf_counter() - started
+        yield record
+
+    def _log_early(self, pending: "_Pending | None", early: list[RoundRecord]) -> None:
+        """Log the previous round while the hosts train the next one, unless its evaluation must be waited for."""
+        if pending is not None and pending.scores is None:
+            early.append(self._logged(pending))
+
+    def _logged(self, pending: "_Pending") -> RoundRecord:
+        """Wait for the evaluation of a round and log the round."""
         started, record, quality = time.perf_counter(), pending.record, pending.record.quality
         if pending.scores is not None:
             evaluated = combine(self._pieces, pending.scores(), len(self._data.test_rows))
@@ -218,13 +237,7 @@ class TrainingLoop:
         )
         record = record.model_copy(update={"quality": quality, "timing": timing})
         self._log.append(record)
-        started = time.perf_counter()
-        if pending.position is not None:
-            self._checkpoints.save(replace(pending.position, log=self._log.content()))
-            self._saved_at = time.time()
-        self._checkpoints.maintain(self._state.ledger, self._state.rounds)
-        self._saving_seconds = time.perf_counter() - started
-        yield record
+        return record
 
 
 @dataclass(frozen=True)

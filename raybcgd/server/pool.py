@@ -33,6 +33,9 @@ class PoolReport(NamedTuple):
 class Inbox(Protocol):
     """Receives the results of a round's training."""
 
+    def wait(self) -> None:
+        """Use the time while the hosts train. Engines call this before they wait for the first result, if at all."""
+
     def receive(self, outcomes: Sequence[Outcome], partial: Partial | None = None) -> None:
         """Take the outcomes of a call, and the sum of the uploads of some clients. Raise an error to stop the round."""
 

@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -74,8 +75,13 @@ def plan_round(problem: Problem, data: Data, history: History, index: int) -> Ro
         problem.num_blocks if algorithm.blockwise else None,
         _assignment(problem, wire, history),
     )
-    sizes = data.partitions[data_phase].sizes
-    expected = tuple(_expected(problem, member, int(sizes[member.client])) for member in cohort)
+    sizes = data.partitions[data_phase].sizes[[member.client for member in cohort]].tolist()
+    num_steps = {size: config.local.num_steps(size) for size in set(sizes)}
+    by_samples = config.cohort.weighting == "samples"
+    expected = tuple(
+        Expected(member, num_steps[size], size / problem.largest_client if by_samples else 1.0)
+        for member, size in zip(cohort, sizes, strict=True)
+    )
     steps = float(np.mean([item.steps for item in expected]))
     rnd = Round(
         index=index,
@@ -96,11 +102,6 @@ def _assignment(problem: Problem, wire: Wire, history: History) -> Assignment:
     return by_need(history.need(layout)) if assignment == "need" else evenly
 
 
-def _expected(problem: Problem, member: Member, samples: int) -> Expected:
-    weight = samples / problem.largest_client if problem.config.cohort.weighting == "samples" else 1.0
-    return Expected(member, problem.config.local.num_steps(samples), weight)
-
-
 @dataclass(frozen=True)
 class _Trained:
     """The results of a round's training."""
@@ -115,10 +116,12 @@ class _Trained:
     """Number of models whose loss the participants reported."""
 
 
-def run_round(problem: Problem, data: Data, pool: Pool, state: RunState) -> tuple[RunState, RoundRecord]:
+def run_round(
+    problem: Problem, data: Data, pool: Pool, state: RunState, meanwhile: Callable[[], None] = lambda: None
+) -> tuple[RunState, RoundRecord]:
     """Run the next round and commit it to the ledger. Return the next state and the record without evaluation.
 
-    An exception leaves the state unchanged.
+    `meanwhile` is called while the hosts train, if the engine can do that. An exception leaves the state unchanged.
     """
     algorithm, config, clock = problem.algorithm, problem.config, _Clock()
     plan = plan_round(problem, data, state.history, state.rounds)
@@ -132,7 +135,7 @@ def run_round(problem: Problem, data: Data, pool: Pool, state: RunState) -> tupl
         config.cohort.deadline_seconds,
     )
     clock.lap("broadcast")
-    inbox = _Inbox(problem, work, aggregator, clock)
+    inbox = _Inbox(problem, work, aggregator, clock, meanwhile)
     pool.train(work, inbox)
     clock.lap("train")
     outcomes = inbox.outcomes()
@@ -153,8 +156,16 @@ def run_round(problem: Problem, data: Data, pool: Pool, state: RunState) -> tupl
 class _Inbox:
     """Checks the results of a round's training and aggregates uploads as they arrive."""
 
-    def __init__(self, problem: Problem, work: RoundWork, aggregator: Aggregator, clock: "_Clock") -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        work: RoundWork,
+        aggregator: Aggregator,
+        clock: "_Clock",
+        meanwhile: Callable[[], None],
+    ) -> None:
         self._drops = problem.config.cohort.on_client_error == "drop"
+        self.wait = meanwhile
         self._work, self._aggregator, self._clock = work, aggregator, clock
         self._received: dict[int, Outcome] = {}
 
@@ -261,7 +272,7 @@ def _record(problem: Problem, plan: RoundPlan, before: RunState, trained: _Train
 
 def _participant(member: Member, outcome: Outcome) -> Participant:
     loss = outcome.loss if math.isfinite(outcome.loss) else None
-    return Participant(**member._asdict(), seconds=outcome.seconds, loss=loss)
+    return Participant(client=member.client, block=member.block, seconds=outcome.seconds, loss=loss)
 
 
 def _traffic(
@@ -277,7 +288,7 @@ def _traffic(
     losses, models = second_exchange(wire, candidates, len(present))
     upload, download = total([*uploads, losses]), total([*[wire.download] * len(plan.cohort), models])
     upload_d = upload.bytes / (4 * len(plan.cohort) * problem.layout.size)
-    uncoded = sum(wire.uncoded_bytes(member.block) for member, _ in present)
+    uncoded = sum(n * wire.uncoded_bytes(block) for block, n in Counter(member.block for member, _ in present).items())
     simulated = None
     if links is not None and problem.uplinks is not None:
         rates = [float(problem.uplinks[member.client]) for member, _ in present]

@@ -97,8 +97,23 @@ def test_removing_a_host_returns_its_tasks() -> None:
 
 
 def test_predictions_use_the_clients_own_times_or_else_the_mean() -> None:
-    times = TaskTimes()
+    times = TaskTimes(stacked=False)
     assert times.predict(1, steps=30) == 3 * times.predict(2, steps=10)
     times.add(1, steps=10, seconds=5.0)
     assert times.predict(1, steps=10) == 5.0
     assert times.predict(2, steps=20) == 10.0
+
+
+def test_stacked_clients_all_get_the_mean_time_per_step() -> None:
+    times = TaskTimes(stacked=True)
+    times.add(1, steps=10, seconds=5.0)
+    times.add(2, steps=10, seconds=6.0)
+    assert times.predict(1, steps=10) == times.predict(2, steps=10)
+
+
+def test_stacks_of_equal_clients_keep_their_size() -> None:
+    rng, homes = np.random.default_rng(0), {client: client % 2 for client in range(1000)}
+    for _ in range(30):
+        cohort, queues = rng.choice(1000, size=100, replace=False).tolist(), queues_of(0, 1)
+        queues.assign([ClientTask(client, None) for client in cohort], [1.0] * 100, homes)
+        assert [len(queues.remove_host(host)) for host in (0, 1)] == [50, 50]

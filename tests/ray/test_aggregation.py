@@ -15,6 +15,7 @@ from torch import Tensor
 from raybcgd.config import Config
 from raybcgd.engine.local import LocalPool
 from raybcgd.engine.ray import collection, pool
+from raybcgd.engine.ray.host_actor import opened
 from raybcgd.engine.ray.pool import RayPool
 from raybcgd.messages import Outcome, Partial
 from raybcgd.problem import prepare
@@ -129,7 +130,7 @@ def test_the_coordinator_receives_sums_and_no_uploads(
     ended = RayPool._call_ended
 
     def spy(self: RayPool, training: Any, number: int, ref: Any, future: Any) -> None:
-        result = future.result()
+        result = opened(future.result())
         received.extend(result.outcomes)
         partials.extend([result.partial] if result.partial is not None else [])
         ended(self, training, number, ref, future)

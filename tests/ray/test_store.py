@@ -10,7 +10,7 @@ from ray._private.internal_api import node_stats
 from ray.cluster_utils import Cluster
 
 from raybcgd import Config, Dataset
-from raybcgd.engine.ray.host_actor import HostActor, packed
+from raybcgd.engine.ray.host_actor import HostActor, opened, packed
 from raybcgd.engine.ray.object_store import put_once
 from raybcgd.experiment import run
 from raybcgd.messages import ClientTask, RoundOrders
@@ -69,7 +69,7 @@ def test_the_hosts_on_a_node_share_one_copy(tmp_path: Path) -> None:
     shared = ({"x": zero, "c": zero}, RoundOrders(0, lr=0.05))
     calls = [packed([ClientTask(client, 0)], hand_over=True) for client in range(3)]
     work = [host.train.remote(shared, call) for call, host in zip(calls, hosts, strict=True)]
-    assert [outcome.error for result in ray.get(work) for outcome in result.outcomes] == [None] * 3
+    assert [outcome.error for result in map(opened, ray.get(work)) for outcome in result.outcomes] == [None] * 3
     assert SIZE <= stored() - empty <= SIZE + SLACK
     assert put_once(prepare(config(), dataset=random_images())[1]) == ref, "the same data is not put again"
 

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from ray.exceptions import ActorUnschedulableError, RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raybcgd.engine.ray.cluster import cluster
+from raybcgd.engine.ray.host_actor import freeze_heap
 from raybcgd.engine.ray.hosts import retry_delay
 from raybcgd.engine.ray.object_store import put_once
 from raybcgd.engine.ray.pool import RayPool
@@ -26,6 +27,9 @@ from raybcgd.server.loop import TrainingLoop
 from raybcgd.storage import RunFolder
 
 log = logging.getLogger(__name__)
+
+_YIELD_SECONDS = 0.1
+"""Minimum time between two messages to the driver. Each takes as long as the coordinator's work for a small round."""
 
 
 class RayEngine:
@@ -55,13 +59,13 @@ class RaySession:
                 self._start_coordinator()
                 announce("starting the hosts")
                 for ref in self._coordinator.run.remote():
-                    record: RoundRecord | str = ray.get(ref)
-                    if isinstance(record, str):
-                        announce(record)
+                    message: list[RoundRecord] | str = ray.get(ref)
+                    if isinstance(message, str):
+                        announce(message)
                         continue
-                    if record.round > last_round:
-                        last_round, deaths = record.round, 0
-                    yield record
+                    if message[-1].round > last_round:
+                        last_round, deaths = message[-1].round, 0
+                    yield from message
                 return
             except RayTaskError as error:
                 raise _unwrapped(error) from None
@@ -95,6 +99,24 @@ class RaySession:
             withdraw(self._problem.config.metrics, self._folder)
 
 
+def in_batches(records: Iterable[RoundRecord], seconds: float) -> Iterator[list[RoundRecord]]:
+    """Yield records in lists, at most one list every `seconds`. An error is raised after the records before it."""
+    ready: list[RoundRecord] = []
+    sent = float("-inf")
+    try:
+        for record in records:
+            ready.append(record)
+            if time.monotonic() - sent >= seconds:
+                yield ready
+                ready, sent = [], time.monotonic()
+    except Exception:
+        if ready:
+            yield ready
+        raise
+    if ready:
+        yield ready
+
+
 @ray.remote(num_cpus=0, max_restarts=0)
 class Coordinator:
     """Runs the training loop: server state, aggregation, log and checkpoints."""
@@ -109,15 +131,16 @@ class Coordinator:
         # Not in the constructor: there, the driver would treat an exception as the actor's death and retry.
         self._data: Data = ray.get(self._data_ref)
         self._loop = TrainingLoop(self._problem, self._data, self._folder, self._resume)
+        freeze_heap()
 
-    def run(self) -> Iterator[RoundRecord | str]:
+    def run(self) -> Iterator[list[RoundRecord] | str]:
         """Run the remaining rounds and yield their records, and before the first one what it waits for."""
         samples = [partition.sizes for partition in self._data.partitions]
         pool = RayPool(self._problem, self._data_ref, samples, self._loop.state_address)
         try:
             # With hosts.max_count, the first round requests the hosts.
             yield FIRST_ROUND if pool.hosts.up() else "waiting for hosts"
-            yield from self._loop.run(pool)
+            yield from in_batches(self._loop.run(pool), _YIELD_SECONDS)
         finally:
             pool.close()
 

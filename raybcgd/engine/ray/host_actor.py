@@ -1,10 +1,11 @@
 """[Ray] The client host as an actor, on its share of a device."""
 
+import gc
 import logging
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import ray
@@ -19,10 +20,49 @@ from raybcgd.record.states import SegmentFolder
 
 log = logging.getLogger(__name__)
 
+Shared = tuple[Mapping[str, np.ndarray], RoundOrders]
+"""What all calls of a round share: the broadcast and the orders."""
+
+_INLINE_BYTES = 2**16
+"""A broadcast up to this size travels with every call. Ray sends arguments of up to 100 kB without its object store."""
+
+
+def share(broadcast: Mapping[str, np.ndarray], orders: RoundOrders) -> Any:
+    """Return the argument `shared` of `HostActor.train`: bytes if they are few, or else a reference to an object."""
+    if sum(vector.nbytes for vector in broadcast.values()) > _INLINE_BYTES:
+        return ray.put((dict(broadcast), orders))
+    return pickle.dumps((dict(broadcast), orders), protocol=5)
+
+
+def received(shared: Shared | bytes) -> Shared:
+    """Return what `share` packed."""
+    found: Shared = pickle.loads(shared) if isinstance(shared, bytes) else shared
+    return found
+
 
 def packed(tasks: Sequence[ClientTask], hand_over: bool, alone: bool = False) -> bytes:
     """Return the arguments of a training call as bytes. Ray takes three times as long to serialise them."""
     return pickle.dumps((tasks, hand_over, alone))
+
+
+def replied(result: CallResult) -> CallResult | bytes:
+    """Return the result of a training call as bytes if it is small, see `packed`. Large arrays stay out of them."""
+    sums = {} if result.partial is None else result.partial.sums
+    size = sum(array.nbytes for levels in sums.values() for array in levels.values())
+    payloads = any(outcome.payload is not None for outcome in result.outcomes)
+    return result if payloads or size > _INLINE_BYTES else pickle.dumps(result, protocol=5)
+
+
+def opened(reply: CallResult | bytes) -> CallResult:
+    """Return the result in a reply to a training call."""
+    result: CallResult = pickle.loads(reply) if isinstance(reply, bytes) else reply
+    return result
+
+
+def freeze_heap() -> None:
+    """Exempt all present objects from garbage collection. Otherwise it takes a tenth of the time of short rounds."""
+    gc.collect()
+    gc.freeze()
 
 
 class HostPlace(NamedTuple):
@@ -71,15 +111,16 @@ class HostActor:
             self._settings = deterministic(device or CPU, hosts.determinism == "strict", hosts.allow_tf32)
             self._settings.__enter__()  # for the life of the process
             self._host = ClientHost(problem, data, state_address, device or CPU, interruptible=False)
+        freeze_heap()
 
     def place(self) -> HostPlace:
         """Return where the host runs. The reply also shows that the host is up."""
         return self._place
 
-    def train(self, shared: tuple[Mapping[str, np.ndarray], RoundOrders], call: bytes) -> CallResult:
-        """Run tasks; see `ClientHost.train`. `shared` is the same for all calls of a round, `call` is from `packed`."""
-        (down, orders), (tasks, *how) = shared, pickle.loads(call)
-        return self._host.train(tasks, down, orders, *how)
+    def train(self, shared: Shared | bytes, call: bytes) -> CallResult | bytes:
+        """Run tasks; see `ClientHost.train`. `shared` is from `share`, `call` from `packed`."""
+        (down, orders), (tasks, *how) = received(shared), pickle.loads(call)
+        return replied(self._host.train(tasks, down, orders, *how))
 
     def begin_hand_over(self) -> tuple[tuple[int, ...], tuple[SumKey, ...]]:
         """Wait until all new states are stored. Return the clients and the pieces of the partial sum."""

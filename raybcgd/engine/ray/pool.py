@@ -15,14 +15,14 @@ from torch import Tensor
 
 from raybcgd.engine.ray.collection import collect_node
 from raybcgd.engine.ray.evaluation import evaluate
-from raybcgd.engine.ray.host_actor import packed
+from raybcgd.engine.ray.host_actor import opened, packed, share
 from raybcgd.engine.ray.hosts import IDLE_SECONDS, LOST, Host, HostGroup
 from raybcgd.engine.ray.object_store import store_usage
 from raybcgd.engine.ray.placement import sums_at_hosts
 from raybcgd.engine.ray.scheduling import TaskQueues, TaskTimes
 from raybcgd.engine.ray.suspects import Suspects
 from raybcgd.errors import ConfigError, RunError, last_line
-from raybcgd.messages import FRESH, CallResult, ClientTask, HostLost, Outcome, Piece, RoundOrders, Score
+from raybcgd.messages import FRESH, ClientTask, HostLost, Outcome, Piece, RoundOrders, Score
 from raybcgd.problem import Problem
 from raybcgd.record.rounds import Hosts
 from raybcgd.server.pool import Inbox, PoolReport, RoundWork
@@ -43,7 +43,7 @@ class _Training:
 
     inbox: Inbox
     orders: RoundOrders
-    broadcast_ref: Any
+    shared: Any
     """The broadcast and the orders, which all calls share."""
     deadline: float | None
     """Time on the monotonic clock. None: wait for all tasks."""
@@ -79,9 +79,10 @@ class RayPool:
         hosts: HostGroup | None = None,
     ) -> None:
         self._problem, self._config = problem, problem.config.hosts
-        self._samples, self._data_phase = samples, 0
+        num_steps = np.vectorize(problem.config.local.num_steps, otypes=[np.int64])
+        self._num_steps, self._data_phase = [num_steps(sizes) for sizes in samples], 0
         self._homes: dict[int, int] = {}
-        self._times = TaskTimes()
+        self._times = TaskTimes(stacked=bool(problem.stack))
         self._counts: Counter[str] = Counter()
         self._max_queued, self._broadcast_seconds = 0, 0.0
         self._usage, self._usage_measured = (0, 0), float("-inf")
@@ -93,6 +94,7 @@ class RayPool:
     def train(self, work: RoundWork, inbox: Inbox) -> None:
         """Run all tasks on the hosts and pass their results on as they arrive."""
         training = self._begin(work, inbox)
+        inbox.wait()
         while training.open_clients:
             if training.piecewise and not (training.calls or training.queues.num_waiting or training.suspects.tasks):
                 self._collect(training)
@@ -111,7 +113,7 @@ class RayPool:
                 self._call_ended(training, number, ref, future)
 
     def _begin(self, work: RoundWork, inbox: Inbox) -> _Training:
-        """Scale the hosts, put the broadcast into the object store, queue the tasks and submit the first calls."""
+        """Scale the hosts, prepare the broadcast, queue the tasks and submit the first calls."""
         self._data_phase = work.orders.data_phase
         self.hosts.cancel_calls()
         self.hosts.scale([self._steps(task.client) for task in work.tasks])
@@ -122,13 +124,13 @@ class RayPool:
         reduce, sums_bytes = sums_at_hosts(problem, work.tasks, len(up))
         orders = work.orders._replace(reduce=reduce)
         began = time.perf_counter()
-        broadcast_ref = ray.put(({name: np.asarray(vector) for name, vector in work.broadcast.items()}, orders))
+        shared = share({name: np.asarray(vector) for name, vector in work.broadcast.items()}, orders)
         self._broadcast_seconds = time.perf_counter() - began
         by_block = problem.algorithm.blockwise and not problem.keeps_state and sums_bytes > _PIECEWISE_BYTES
         training = _Training(
             inbox,
             orders,
-            broadcast_ref,
+            shared,
             deadline,
             TaskQueues(self.hosts.fixed_homes, problem.stack, by_block),
             each_call_hands_over=not reduce or deadline is not None,
@@ -171,7 +173,7 @@ class RayPool:
         last = queues.is_empty(number) and not training.piecewise
         if chunk or (last and host.kept and not host.calls):
             hand_over = training.each_call_hands_over or last or (host.isolates and not training.piecewise)
-            ref = host.actor.train.remote(training.broadcast_ref, packed(chunk, hand_over, training.alone))
+            ref = host.actor.train.remote(training.shared, packed(chunk, hand_over, training.alone))
             host.calls[ref] = chunk
             training.calls += 1
             self._watch(number, ref)
@@ -209,7 +211,7 @@ class RayPool:
     def _call_ended(self, training: _Training, number: int, ref: Any, future: Any) -> None:
         """Take the results of a call, or retry its tasks if its host was lost. Then submit the next call."""
         try:
-            result: CallResult = future.result()
+            result = opened(future.result())
         except LOST as error:
             self._retry_lost(training, [number], error)
             return
@@ -315,7 +317,7 @@ class RayPool:
             )
 
     def _steps(self, client: int) -> int:
-        return self._problem.config.local.num_steps(int(self._samples[self._data_phase][client]))
+        return int(self._num_steps[self._data_phase][client])
 
     def evaluate(self, models: Sequence[Tensor], pieces: Sequence[Piece]) -> Callable[[], list[Score]]:
         """Start evaluating models, before the next round's tasks. The returned function waits for the scores."""

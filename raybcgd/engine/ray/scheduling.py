@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from raybcgd.messages import ClientTask
 
-_HOME_SLACK = 0.05
+_HOME_SLACK = 0.01
 """A client stays on its home host if the load there exceeds the mean, or the lowest, by at most this fraction of the
-mean."""
+mean. A larger fraction would change the size of the stacks in every round."""
 _CHUNK_SECONDS = 0.2
 """Minimum work per call: a call costs a few milliseconds, and a small stack takes almost as long as a large one."""
 _CHUNK_CLIENTS = 32
@@ -19,9 +19,14 @@ _CHUNK_CLIENTS = 32
 
 
 class TaskTimes:
-    """Predicted time per client task, from measured times."""
+    """Predicted time per client task, from measured times.
 
-    def __init__(self) -> None:
+    The time of a stack says nothing about its clients, so stacked clients all get the mean time per step. Otherwise
+    noise would move clients between hosts, and change the size of the stacks, in every round.
+    """
+
+    def __init__(self, stacked: bool) -> None:
+        self._stacked = stacked
         self._step_seconds: dict[int, float] = {}
         self._mean_step_seconds: float | None = None
 
@@ -33,7 +38,8 @@ class TaskTimes:
     def add(self, client: int, steps: int, seconds: float) -> None:
         """Add a measurement to the moving averages of the client and of all clients."""
         rate, mean = seconds / steps, self._mean_step_seconds
-        self._step_seconds[client] = 0.5 * self._step_seconds.get(client, rate) + 0.5 * rate
+        if not self._stacked:
+            self._step_seconds[client] = 0.5 * self._step_seconds.get(client, rate) + 0.5 * rate
         self._mean_step_seconds = rate if mean is None else 0.9 * mean + 0.1 * rate
 
     @property
