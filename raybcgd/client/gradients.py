@@ -205,17 +205,25 @@ class ClientStack:
         self._everyone = [bool(row.all()) for row in plan.active]
         self._epochs, self._shown = plan.step_epochs, np.zeros(self._count, dtype=np.int64)
         self._augments = any(shard.augmented is not None for shard in shards)
+        first = zip(plan.batch_of_step[: self.batches], range(self.batches), strict=False)
+        self._in_order = [bool((row == batch).all()) for row, batch in first] + [False] * self.steps
+        """For each step: whether all clients use the batch of this number, as in the first epoch."""
+        self._held: dict[int, tuple[Tensor, Tensor]] = {}
+        """Inputs and targets of batches, from their gradient at x to the first step that needs them again."""
 
     def start(self, x: Tensor) -> Tensor:
         return x.expand(self._count, -1).clone()
 
     def step(self, y: Tensor, step: int) -> tuple[Tensor, Tensor]:
         self._switch_epochs(self._epochs[step])
-        return self._at(y, self._step_rows[step], self._step_weights[step])
+        held = self._held.pop(step, None) if self._in_order[step] else None
+        inputs, targets = self._samples.take(self._step_rows[step]) if held is None else held
+        return self._gradient(y.expand(self._count, -1), inputs, targets, self._step_weights[step])
 
     def batch(self, y: Tensor, batch: int) -> tuple[Tensor, Tensor]:
         self._switch_epochs(np.zeros_like(self._shown))
-        return self._at(y, self._batch_rows[batch], self._batch_weights[batch])
+        self._held[batch] = inputs, targets = self._samples.take(self._batch_rows[batch])
+        return self._gradient(y.expand(self._count, -1), inputs, targets, self._batch_weights[batch])
 
     @torch.no_grad()
     def loss(self, y: Tensor, batch: int) -> Tensor:
@@ -233,15 +241,11 @@ class ClientStack:
             self._samples.stored[place] = samples.stored
         self._shown = epochs
 
-    def _at(self, y: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        inputs, targets = self._samples.take(rows)
-        return self._gradient(y.expand(self._count, -1), inputs, targets, weights)
-
     def fraction(self, batch: int) -> Tensor:
         return self._fractions[batch]
 
     def pick(self, kept: Tensor, step: int) -> Tensor:
-        return kept.flatten(0, 1).index_select(0, self._kept_rows[step])
+        return kept[step] if self._in_order[step] else kept.flatten(0, 1).index_select(0, self._kept_rows[step])
 
     def active(self, step: int) -> Tensor | None:
         return None if self._everyone[step] else self._active[step]
