@@ -91,6 +91,7 @@ def test_every_command_works_as_written(folder: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.slow
 @pytest.mark.ray
+@pytest.mark.timeout(900)
 def test_every_command_works_in_a_shell_from_the_demo_on(tmp_path: Path) -> None:
     if not (Path(sys.prefix) / ".installed").exists():
         pytest.skip("this environment was not made by `make install`")
