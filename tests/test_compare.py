@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.colors import to_hex
 from torch import nn
 from typer.testing import CliRunner
 
@@ -14,9 +15,11 @@ from raybcgd.cli import app
 from raybcgd.compare.comparison import compare, variant_configs
 from raybcgd.config import load_config, make_config
 from raybcgd.record.rounds import Quality, RoundRecord, Traffic
-from raybcgd.record.summary import reaches
-from raybcgd.report.plots import headline
-from raybcgd.report.runs import read_runs
+from raybcgd.record.summary import keeps, reaches
+from raybcgd.report.figures import accuracy
+from raybcgd.report.plots import headline, upload_figure
+from raybcgd.report.runs import methods_of, read_runs
+from raybcgd.report.style import drawing
 
 DEMO = Path(__file__).parent.parent / "jobs" / "configs" / "demo.toml"
 
@@ -191,20 +194,52 @@ def test_the_upload_to_the_target_ends_with_the_first_round_that_reaches_it() ->
     assert reaches(records(0.5, 0.2, None), 0.9) is None
 
 
+def test_a_crossing_counts_as_kept_only_if_it_stays() -> None:
+    kept = keeps(records(0.5, 0.9, 0.2, 0.9, None, 0.95), 0.9)
+    assert kept is not None
+    assert kept.round == 2
+    assert keeps(records(0.5, 0.9, 0.95, 0.89), 0.9) is None
+    assert keeps(records(0.5, None), 0.9) is None
+
+
+THREE = [records(1, 0.1, 0.1, 0.1, 0.9), records(1, 0.1, 0.1, 0.1, 0.9), records(1, 0.1, 0.1, 0.9)]
+
+
 @pytest.mark.parametrize(
-    ("runs", "line"),
+    ("methods", "line"),
     [
         (
-            {"FedAvg": records(1, 0.1, 0.9), "B": records(0.25, 0.1, 0.9)},
-            "B reaches 90 % with 4.0 times less upload than FedAvg",
+            {"FedAvg": THREE, "B": [records(0.5, 0.1, 0.9)] * 3},
+            "B keeps 90 % with 3.7 ± 0.6 times less upload than FedAvg (3 seeds)",
         ),
-        (
-            {"FedAvg": records(1, 0.9), "B": records(1, 0.1, 0.9)},
-            "FedAvg reaches 90 % with 2.0 times less upload than B",
-        ),
-        ({"A": records(1, 0.9), "B": records(1, 0.1)}, "A reaches 90 % with 1.0 d uploaded; no other run does"),
-        ({"A": records(1, 0.1), "B": records(1, 0.1)}, "No run reaches 90 %"),
+        # One or two seeds, a crossing that does not stay, a gain within the noise, a method that never arrives:
+        ({"FedAvg": THREE[:2], "B": [records(0.5, 0.1, 0.9)] * 2}, "Accuracy and upload of FedAvg and B"),
+        ({"FedAvg": THREE, "B": [records(0.5, 0.9, 0.8)] * 3}, "Accuracy and upload of FedAvg and B"),
+        ({"FedAvg": THREE, "B": [*THREE[1:], THREE[0]]}, "Accuracy and upload of FedAvg and B"),
+        ({"A": [records(1, 0.9)] * 3, "B": [records(1, 0.1)] * 3}, "Accuracy and upload of A and B"),
+        ({"A": [records(1, 0.1, 0.25)]}, "A: 25.0% after 2 rounds"),
+        ({name: [records(1, 0.9)] for name in "ABCDE"}, "Accuracy and upload of 5 methods"),
     ],
 )
-def test_the_title_of_the_plot_states_the_result(runs: dict[str, tuple[RoundRecord, ...]], line: str) -> None:
-    assert headline(runs, 0.9) == line
+def test_a_title_claims_only_gains_that_stay_over_several_seeds(methods: Any, line: str) -> None:
+    assert headline(methods, 0.9) == line
+
+
+def test_seeds_on_the_command_line_give_error_bands(out: Path, tmp_path: Path) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text(small(compare={"target": 0.15}).to_toml())
+    arguments = ["compare", str(path), "--algorithms", "fedavg,fedbcgd", "--seeds", "0,1,2", "--out", str(out)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    runs = read_runs([out])
+    assert [(run.method, run.config.seed) for run in runs] == [(m, s) for m in ("FedAvg", "FedBCGD") for s in range(3)]
+    with drawing() as new:
+        figure = upload_figure(new, {m.label: [run.records for run in m.runs] for m in methods_of(runs)}, 0.15, "x")
+        page = accuracy(new, methods_of(runs), 0.15)
+    for axes in (*figure.axes, *page.axes):
+        bands = {to_hex(band.get_facecolor()[0]) for band in axes.collections}
+        lines = {to_hex(line.get_color()) for line in axes.lines if not line.get_label().startswith("_")}
+        assert len(bands) == 2
+        assert bands <= lines
+    wrong = CliRunner().invoke(app, [*arguments[:4], "--seeds", "1,1"])
+    assert (wrong.exit_code, "compare.seeds" in wrong.stderr) == (2, True)

@@ -82,12 +82,16 @@ def compare(
         str | None,
         typer.Option(help="Comma-separated methods or variant labels. Default: all variants in the config."),
     ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="SEED,…", help="Run every method with these seeds, such as 0,1,2.")
+    ] = None,
     settings: Set = None,
     out_folder: Out = None,
     log: Log = "auto",
 ) -> None:
-    """Run several methods on the same data and seed. Write a table and a plot of accuracy against upload."""
-    experiment = load_config(config, settings or ())
+    """Run several methods on the same data and seeds. Write a table and a plot of accuracy against upload."""
+    given = [] if seeds is None else [f"compare.seeds=[{seeds}]"]
+    experiment = load_config(config, [*(settings or ()), *given])
     names = algorithms.split(",") if algorithms is not None else None
     result = run_comparison(experiment, algorithms=names, out=out_folder, progress=display(log))
     out.print(comparison_table(result.standings, result.target))

@@ -37,8 +37,8 @@ class Comparison:
     standings: tuple[Standing, ...]
     target: float
     folder: Path
-    """Contains a folder per run, `comparison.json`, `comparison.md` and `comparison.png`. The plot shows the first
-    seed."""
+    """Contains a folder per run, `comparison.json`, `comparison.md` and `comparison.png`. With several seeds, the plot
+    shows means and bands of one standard deviation."""
 
 
 def compare(
@@ -128,13 +128,12 @@ def _report(
     target, records, standings = first.metrics.target, {}, []
     for label, config in configs.items():
         results = [runs[name] for name in run_labels(label, seeds)]
-        records[label] = results[0].records
+        records[label] = [result.records for result in results]
         rows = [standing(label, _settings(config), result.records, result.summary, target) for result in results]
         standings.append(over_seeds(dict(zip(seeds, rows, strict=True))))
     write_comparison(folder, standings, target)
     write_atomic(folder / "comparison.md", comparison_markdown(standings, target))
-    shown = first.model_copy(update={"seed": seeds[0]})
-    subject = conditions(shown, next(iter(records.values()))[0], dataset.name)
+    subject = conditions(first, next(iter(records.values()))[0][0], dataset.name, seeds)
     accuracy_against_upload(records, target, subject, folder / "comparison.png")
     return Comparison(runs, tuple(standings), target, folder)
 

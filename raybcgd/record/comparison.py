@@ -19,10 +19,10 @@ class ComparisonRecord(Section):
     runs: tuple[dict[str, Any], ...]
 
     @property
-    def labels(self) -> list[str]:
-        """The runs' labels, in order: one per variant and seed."""
+    def methods(self) -> dict[str, str]:
+        """The variant of each run, by the run's label, in order: one run per variant and seed."""
         rows = ((str(run.get("label", "")), run.get("seeds") or ()) for run in self.runs)
-        return [label for name, seeds in rows for label in run_labels(name, seeds)]
+        return {label: name for name, seeds in rows for label in run_labels(name, seeds)}
 
 
 def run_labels(label: str, seeds: Sequence[int]) -> list[str]:

@@ -20,10 +20,13 @@ def accuracies(records: Iterable[RoundRecord]) -> list[float]:
     return [record.quality.accuracy for record in records if record.quality.accuracy is not None]
 
 
-def last_tenth(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the mean and standard deviation of the last tenth of the values, which is how papers report accuracy."""
+def last_tenth(values: Sequence[float]) -> tuple[float, float | None] | None:
+    """Return the mean and standard deviation of the last tenth of the values, which is how papers report accuracy.
+
+    One value has no deviation.
+    """
     tail = values[-max(1, len(values) // 10) :]
-    return (float(np.mean(tail)), float(np.std(tail))) if tail else None
+    return (float(np.mean(tail)), float(np.std(tail)) if len(tail) > 1 else None) if tail else None
 
 
 def reaches(records: Iterable[RoundRecord], target: float) -> RoundRecord | None:
@@ -31,8 +34,17 @@ def reaches(records: Iterable[RoundRecord], target: float) -> RoundRecord | None
     return next((r for r in records if r.quality.accuracy is not None and r.quality.accuracy >= target), None)
 
 
-def summarise(records: Sequence[RoundRecord], models: Sequence[np.ndarray], seconds: float) -> dict[str, Any]:
-    """Return the summary of a run, for `summary.json`."""
+def keeps(records: Sequence[RoundRecord], target: float) -> RoundRecord | None:
+    """Return the first round from which on the accuracy is always at least `target`, or None."""
+    found = None
+    for record in records:
+        if record.quality.accuracy is not None:
+            found = None if record.quality.accuracy < target else found or record
+    return found
+
+
+def summarise(records: Sequence[RoundRecord], models: Sequence[np.ndarray], total_seconds: float) -> dict[str, Any]:
+    """Return the summary of a run, for `summary.json`. Its `seconds` are those of the rounds, without the start."""
     values = accuracies(records)
     tail = last_tenth(values)
     losses = [record.quality.loss for record in records if record.quality.accuracy is not None]
@@ -50,7 +62,8 @@ def summarise(records: Sequence[RoundRecord], models: Sequence[np.ndarray], seco
         "upload_d_total": records[-1].traffic.upload_d_total if records else 0.0,
         **{name: sum(getattr(record.traffic, name) for record in records) for name in totals},
         "simulated_seconds": sum(simulated) if simulated else None,
-        "seconds": seconds,
+        "seconds": sum(record.timing.seconds for record in records),
+        "total_seconds": total_seconds,
         "round_seconds_median": float(np.median([r.timing.seconds for r in records])) if records else None,
         "sha256": digest.hexdigest(),
     }
@@ -83,7 +96,10 @@ class Standing(NamedTuple):
     """Bytes uploaded by all clients."""
     upload_bytes_to_target: float | None
     rounds_to_target: float | None
+    keeps_target: bool
+    """Whether the accuracy stays at or above the target from some round to the end, with every seed."""
     seconds: float
+    """Time of all rounds, without the start."""
     seeds: tuple[int, ...] = ()
     """The seeds over which the numbers are means. Empty: one run."""
 
@@ -114,6 +130,7 @@ def standing(
         upload_floats_to_target=sum(record.traffic.upload_floats for record in until) or None,
         upload_bytes_to_target=sum(record.traffic.upload_bytes for record in until) or None,
         rounds_to_target=None if reached is None else reached.round + 1,
+        keeps_target=keeps(records, target) is not None,
         **{name: summary[name] for name in copied},
     )
 
@@ -135,7 +152,11 @@ def over_seeds(standings: Mapping[int, Standing]) -> Standing:
             means[name] = None
     tails = [row.last_tenth_accuracy for row in rows]
     deviation = None if None in tails else float(np.std(np.array(tails, dtype=float), ddof=1))
-    means |= {"rounds": round(means["rounds"]), "last_tenth_deviation": deviation}
+    means |= {
+        "rounds": round(means["rounds"]),
+        "last_tenth_deviation": deviation,
+        "keeps_target": all(row.keeps_target for row in rows),
+    }
     return rows[0]._replace(**means, seeds=tuple(standings))
 
 

@@ -9,68 +9,115 @@ import numpy as np
 
 from raybcgd.record.partition import PartitionRecord
 from raybcgd.report.heat_map import label_map
-from raybcgd.report.runs import Run
-from raybcgd.report.style import HATCHES, STAGES, NewFigure, heat_map, mark_target, plain_numbers
+from raybcgd.report.runs import Method, Run
+from raybcgd.report.style import (
+    HATCHES,
+    STAGES,
+    NewFigure,
+    draw_curve,
+    heat_map,
+    line_styles,
+    log_scale,
+    log_ticks,
+    mark_target,
+    plain_number,
+    shortened,
+    whole_numbers,
+)
 
 _MAX_HEAT_MAPS = 12
 _MAX_PARTITIONS = 6
 _WIDTH = 11.5
 
 
-def accuracy(new: NewFigure, runs: Sequence[Run], target: float) -> Any | None:
+def accuracy(new: NewFigure, methods: Sequence[Method], target: float) -> Any | None:
     """Plot accuracy against rounds, uploaded floats and uploaded bytes."""
-    if not any(run.evaluated for run in runs):
+    if not any(run.evaluated for method in methods for run in method.runs):
         return None
-    figure = _against_all(new, runs, lambda run: [100 * value for value in run.accuracies], "test accuracy, %")
+    figure = _against_all(new, methods, lambda run: [100 * value for value in run.accuracies], "test accuracy, %")
     mark_target(figure.axes, target)
     return figure
 
 
-def loss(new: NewFigure, runs: Sequence[Run]) -> Any | None:
+def loss(new: NewFigure, methods: Sequence[Method]) -> Any | None:
     """Plot loss against rounds, uploaded floats and uploaded bytes."""
-    if not any(record.quality.loss for run in runs for record in run.evaluated):
+    losses = [record.quality.loss for method in methods for run in method.runs for record in run.evaluated]
+    if not any(losses):
         return None
-    figure = _against_all(new, runs, lambda run: [r.quality.loss for r in run.evaluated], "test loss (log scale)")
-    axes = figure.axes[0]  # the others share its y axis
-    axes.set_yscale("log")
-    plain_numbers(axes.yaxis)
+    figure = _against_all(new, methods, lambda run: [r.quality.loss for r in run.evaluated], "test loss")
+    if log_scale(figure.axes[0].yaxis, losses):  # the others share its y axis
+        figure.axes[0].set_ylabel("test loss (log scale)")
     return figure
 
 
-def _against_all(new: NewFigure, runs: Sequence[Run], y: Callable[[Run], Sequence[float | None]], label: str) -> Any:
-    figure = new(_WIDTH, 3.5)
-    panels = figure.subplots(1, 3, sharey=True)
-    for run in runs:
-        for axes, x in zip(panels, (run.rounds, run.floats, run.bytes), strict=True):
-            axes.plot([x[record.round] for record in run.evaluated], y(run), label=run.label)
-    panels[0].set(xlabel="rounds", ylabel=label)
-    panels[1].set(xlabel="floats uploaded by all clients (log scale)", xscale="log")
-    panels[2].set(xlabel="bytes uploaded by all clients (log scale)", xscale="log")
+_X: dict[str, Callable[[Run], Sequence[float]]] = {
+    "rounds": lambda run: run.rounds,
+    "floats uploaded by all clients": lambda run: run.floats,
+    "bytes uploaded by all clients": lambda run: run.bytes,
+}
+
+
+def _against_all(
+    new: NewFigure, methods: Sequence[Method], y: Callable[[Run], Sequence[float | None]], label: str
+) -> Any:
+    rows = legend_rows([method.label for method in methods])
+    figure = new(_WIDTH, 3.2 + 0.2 * rows)
+    panels, styles = figure.subplots(1, 3, sharey=True), line_styles(method.label for method in methods)
+    for axes, (name, values) in zip(panels, _X.items(), strict=True):
+        seen: list[float] = []
+        for method in (method for method in methods if method.first.evaluated):
+            xs = [[values(run)[record.round] for record in run.evaluated] for run in method.runs]
+            curves = [(x, y(run)) for x, run in zip(xs, method.runs, strict=True)]
+            draw_curve(axes, curves, method.label, styles[method.label])
+            seen += [value for x in xs for value in x]
+        if name == "rounds":
+            whole_numbers(axes.xaxis)
+            axes.set_xlabel(name)
+        else:
+            axes.set_xlabel(f"{name} (log scale)" if log_scale(axes.xaxis, seen, most=5) else name)
+    panels[0].set_ylabel(label)
     _legend(figure, panels[0])
     return figure
 
 
+def legend_columns(labels: Sequence[str]) -> int:
+    """Return how many entries fit beside each other above a figure."""
+    longest = max((len(shortened(label)) for label in labels), default=1)
+    return max(1, min(6, len(labels), int(_WIDTH / (0.75 + 0.075 * longest))))
+
+
+def legend_rows(labels: Sequence[str]) -> int:
+    """Return the number of rows of a legend."""
+    return math.ceil(len(labels) / legend_columns(labels))
+
+
 def _legend(figure: Any, axes: Any) -> None:
-    entries = axes.get_legend_handles_labels()
-    figure.legend(*entries, loc="outside upper left", ncols=6, frameon=False, handlelength=3.2)
+    lines, labels = axes.get_legend_handles_labels()
+    columns = legend_columns(labels)
+    texts = [shortened(label) for label in labels]
+    figure.legend(lines, texts, loc="outside upper left", ncols=columns, frameon=False, handlelength=3.2)
 
 
-def stages(new: NewFigure, runs: Sequence[Run]) -> Any:
+def stages(new: NewFigure, methods: Sequence[Method]) -> Any:
     """Plot the mean time per round by stage, and rounds over time."""
-    figure = new(_WIDTH, 1.5 + 0.42 * len(runs))
+    figure = new(_WIDTH, max(2.6, 1.5 + 0.3 * len(methods)))
     bars, times = figure.subplots(1, 2, width_ratios=(3, 2))
-    places, left = range(len(runs)), np.zeros(len(runs))
+    places, left = range(len(methods)), np.zeros(len(methods))
     for stage, (colour, hatch) in STAGES.items():
-        means = [np.mean([r.timing.stage_seconds.get(stage, 0.0) for r in run.records]) for run in runs]
+        records = [[record for run in method.runs for record in run.records] for method in methods]
+        means = [np.mean([record.timing.stage_seconds.get(stage, 0.0) for record in found]) for found in records]
         bars.barh(places, means, left=left, height=0.62, label=stage, color=colour, hatch=hatch)
         left += means
-    bars.set_yticks(places, [run.label for run in runs])
+    bars.set_yticks(places, [shortened(method.label) for method in methods])
     bars.invert_yaxis()
     bars.set_xlabel("mean seconds per round")
     bars.grid(axis="y", visible=False)
-    for run in runs:
-        times.plot(run.elapsed, run.rounds)
-    times.set(xlabel="seconds", ylabel="rounds completed")
+    styles = line_styles(method.label for method in methods)
+    for method in methods:
+        for run in method.runs:
+            times.plot([0.0, *run.elapsed], [0, *run.rounds], **styles[method.label])
+    times.set(xlabel="seconds in rounds", ylabel="rounds completed")
+    whole_numbers(times.yaxis)
     _legend(figure, bars)
     return figure
 
@@ -87,15 +134,19 @@ def by_block(
     rows = math.ceil(len(tables) / columns)
     figure = new(_WIDTH, 0.7 + 1.9 * rows)
     for k, table in enumerate(tables):
-        axes = figure.add_subplot(rows, columns, k + 1, title=runs[k].label, xlabel="round")
+        axes = figure.add_subplot(rows, columns, k + 1, title=shortened(runs[k].label), xlabel="round")
         blocks, rounds = table.shape
         extent = (0.5, rounds + 0.5, -0.5, blocks - 0.5)
         positive = np.where(table > 0, table, np.nan)
         image = heat_map(axes, positive, norm="log", vmin=known.min(), vmax=known.max(), extent=extent)
         ticks = range(blocks - 1, -1, -max(1, blocks // 8))
         axes.set_yticks(ticks, [block_name(tick, blocks) for tick in ticks])
+        whole_numbers(axes.xaxis)
     figure.axes[0].set_ylabel("block")
-    plain_numbers(figure.colorbar(image, ax=figure.axes, label=label, pad=0.01).ax.yaxis)
+    bar = figure.colorbar(image, ax=figure.axes, label=label, pad=0.01)
+    bar.set_ticks(log_ticks(known.min(), known.max(), 6), minor=False)
+    bar.minorticks_off()
+    bar.ax.yaxis.set_major_formatter(plain_number)
     _note_limit(figure, len(tables), len(runs), "runs")
     return figure
 
@@ -110,18 +161,20 @@ def block_name(k: int, blocks: int) -> str:
     return "shared" if k == blocks - 1 else str(k)
 
 
-def uploads(new: NewFigure, runs: Sequence[Run]) -> Any:
-    """Plot the floats uploaded per block, summed over all clients."""
+def uploads(new: NewFigure, methods: Sequence[Method]) -> Any:
+    """Plot the floats uploaded per block, summed over all clients, as a mean over seeds."""
     from matplotlib.ticker import EngFormatter
 
-    totals = [np.sum([r.blocks.upload_floats for r in run.records], axis=0) for run in runs]
+    per_run = [[np.sum([r.blocks.upload_floats for r in run.records], axis=0) for run in m.runs] for m in methods]
+    totals = [np.mean(found, axis=0) for found in per_run]
     blocks = max(len(total) for total in totals)
-    figure = new(_WIDTH, 3.0)
-    axes = figure.subplots()
-    width = 0.8 / len(runs)
-    for k, (run, total) in enumerate(zip(runs, totals, strict=True)):
-        places = np.arange(len(total)) + blocks - len(total) + (k - (len(runs) - 1) / 2) * width
-        axes.bar(places, total, width * 0.92, label=run.label, hatch=HATCHES[k % len(HATCHES)])
+    figure = new(_WIDTH, 2.8 + 0.2 * legend_rows([method.label for method in methods]))
+    axes, styles = figure.subplots(), line_styles(method.label for method in methods)
+    width = 0.8 / len(methods)
+    for k, (method, total) in enumerate(zip(methods, totals, strict=True)):
+        places = np.arange(len(total)) + blocks - len(total) + (k - (len(methods) - 1) / 2) * width
+        look = {"color": styles[method.label]["color"], "hatch": HATCHES[k % len(HATCHES)]}
+        axes.bar(places, total, width * 0.92, label=method.label, edgecolor="white", **look)
     axes.set_xticks(range(blocks), [block_name(k, blocks) for k in range(blocks)])
     axes.set(xlabel="block", ylabel="floats uploaded")
     axes.yaxis.set_major_formatter(EngFormatter(sep=""))
@@ -152,17 +205,21 @@ def partitions(new: NewFigure, runs: Sequence[Run]) -> Any | None:
     return figure
 
 
-def failures(new: NewFigure, runs: Sequence[Run]) -> Any | None:
-    """Plot the cumulative number of failures by kind. None if there are none."""
-    if not any(run.failed for run in runs):
+def failures(new: NewFigure, methods: Sequence[Method]) -> Any | None:
+    """Plot the cumulative number of failures by kind, as a mean over seeds. None if there are none."""
+    if not any(run.failed for method in methods for run in method.runs):
         return None
-    figure = new(_WIDTH, 2.8)
-    panels = figure.subplots(1, len(runs[0].failures))
-    for run in runs:
-        for axes, (name, counts) in zip(panels, run.failures.items(), strict=True):
-            axes.plot(run.rounds, list(accumulate(counts)), label=run.label)
-            axes.set(title=name, xlabel="round")
-            axes.set_ylim(bottom=0)
+    figure = new(_WIDTH, 2.6 + 0.2 * legend_rows([method.label for method in methods]))
+    kinds = list(methods[0].first.failures)
+    panels, styles = figure.subplots(1, len(kinds)), line_styles(method.label for method in methods)
+    for axes, kind in zip(panels, kinds, strict=True):
+        for method in methods:
+            curves = [(run.rounds, list(accumulate(run.failures[kind]))) for run in method.runs]
+            draw_curve(axes, curves, method.label, styles[method.label])
+        axes.set(title=kind, xlabel="round")
+        axes.set_ylim(bottom=0)
+        whole_numbers(axes.xaxis)
+        whole_numbers(axes.yaxis)
     panels[0].set_ylabel("total so far")
     _legend(figure, panels[0])
     return figure

@@ -4,70 +4,128 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from raybcgd.record.rounds import RoundRecord
-from raybcgd.record.summary import accuracies, reaches
-from raybcgd.report.style import NewFigure, drawing, mark_target, percentage, plain_numbers
+from raybcgd.record.summary import accuracies, keeps, reaches
+from raybcgd.report.style import (
+    NewFigure,
+    draw_curve,
+    drawing,
+    line_styles,
+    log_scale,
+    mark_target,
+    percentage,
+    shortened,
+)
 
-Records = Mapping[str, Sequence[RoundRecord]]
-"""The records of runs by label."""
-_LABEL_HEIGHT = 6.5
-"""Height of a label in the plot, in percentage points of accuracy."""
+Methods = Mapping[str, Sequence[Sequence[RoundRecord]]]
+"""By label: the records of a method's runs, one run per seed."""
+_FEW_SEEDS = 3
+"""A title claims a result only with this many seeds."""
 
 
-def accuracy_against_upload(runs: Records, target: float, subject: str, path: Path) -> None:
+def accuracy_against_upload(methods: Methods, target: float, subject: str, path: Path) -> None:
     """Write a PNG plot of accuracy against the mean upload per client so far, in units of d."""
     with drawing() as new:
-        upload_figure(new, runs, target, subject).savefig(path)
+        upload_figure(new, methods, target, subject).savefig(path)
 
 
-def upload_figure(new: NewFigure, runs: Records, target: float, subject: str) -> Any:
-    """Return the figure. Its title states the result; the line below states the conditions."""
-    figure = new(8.4, 4.9)
+def upload_figure(new: NewFigure, methods: Methods, target: float, subject: str) -> Any:
+    """Return the figure. The line below the title states the conditions."""
+    figure = new(9.6, max(4.6, 1.6 + 0.22 * len(methods)))
     axes = figure.subplots()
-    axes.set_xscale("log", subs=[2, 5])
-    plain_numbers(axes.xaxis)
-    axes.grid(visible=True, which="both")
-    axes.set_xlabel("mean upload per client so far, in units of the model size d (log scale)")
+    styles = line_styles(methods)
+    for label, runs in methods.items():
+        draw_curve(
+            axes, [(_uploads(run), [100 * value for value in accuracies(run)]) for run in runs], label, styles[label]
+        )
+    uploads = [value for runs in methods.values() for run in runs for value in _uploads(run)]
+    scale = " (log scale)" if log_scale(axes.xaxis, uploads, most=9) else ""
+    axes.set_xlabel(f"mean upload per client so far, in units of the model size d{scale}")
     axes.set_ylabel("test accuracy, %")
     mark_target([axes], target)
-    for label, records in runs.items():
-        x = [record.traffic.upload_d_total for record in records if record.quality.accuracy is not None]
-        axes.plot(x, [100 * accuracy for accuracy in accuracies(records)], label=label)
-    _label_runs(axes, runs, target)
-    figure.suptitle(headline(runs, target), x=0.01, ha="left", fontsize=13, fontweight="bold")
-    axes.set_title(subject, fontsize=9.5, fontweight="normal", color="#444444")
+    costs = {label: _cost(runs, target) for label, runs in methods.items()}
+    low, high = axes.get_ylim()
+    for label, cost in costs.items():
+        if cost is not None and low <= 100 * target <= high:
+            axes.plot(cost, 100 * target, "o", color=styles[label]["color"], markersize=6, zorder=5)
+    _legend(figure, axes, costs, target)
+    figure.suptitle(headline(methods, target), x=0.01, ha="left", fontsize=13, fontweight="bold")
+    bands = "" if all(len(runs) == 1 for runs in methods.values()) else "; bands: ± one standard deviation over seeds"
+    axes.set_title(subject + bands, fontsize=9.5, fontweight="normal", color="#444444")
     return figure
 
 
-def _label_runs(axes: Any, runs: Records, target: float) -> None:
-    """Label each run below the point where it reaches the target, the cheapest run lowest."""
-    colours = {line.get_label(): line.get_color() for line in axes.lines}
-    text = {"textcoords": "offset points", "fontsize": 10, "bbox": {"color": "white", "alpha": 0.8, "pad": 0.5}}
-    costs = _costs(runs, target)
-    for k, label in enumerate(sorted(costs, key=lambda label: costs[label])):
-        cost, colour, foot = costs[label], colours[label], 4 + _LABEL_HEIGHT * k
-        axes.vlines(cost, foot, 100 * target, color=colour, linewidth=0.7, alpha=0.6, zorder=1)
-        axes.plot(cost, 100 * target, "o", color=colour, markersize=7, zorder=5)
-        axes.annotate(f"{label}: {cost:.1f} d", (cost, foot), (5, -3), color=colour, fontweight="bold", **text)
-    for k, label in enumerate(label for label in runs if label not in costs):
-        last = runs[label][-1].traffic.upload_d_total, 100 * (accuracies(runs[label]) or [0.0])[-1]
-        axes.annotate(f"{label}: never", last, (0, -14 * (k + 1)), color=colours[label], ha="right", **text)
+def _uploads(records: Sequence[RoundRecord]) -> list[float]:
+    return [record.traffic.upload_d_total for record in records if record.quality.accuracy is not None]
 
 
-def _costs(runs: Records, target: float) -> dict[str, float]:
-    """Return the upload per client to the target, in units of d, for the runs that reach it."""
-    reached = {label: reaches(records, target) for label, records in runs.items()}
-    return {label: record.traffic.upload_d_total for label, record in reached.items() if record is not None}
+def _legend(figure: Any, axes: Any, costs: Mapping[str, float | None], target: float) -> None:
+    """List the methods beside the plot, the cheapest first, with their upload to the target."""
+    lines = {line.get_label(): line for line in axes.lines if line.get_label() in costs}
+    order = sorted(lines, key=lambda label: (costs[label] is None, costs[label] or 0.0))
+    texts = [f"{shortened(label)}: {_shown(costs[label])}" for label in order]
+    title = f"first reaches {percentage(target)} after"
+    figure.legend(
+        [lines[label] for label in order],
+        texts,
+        loc="outside right upper",
+        title=title,
+        frameon=False,
+        handlelength=3.0,
+        alignment="left",
+    )
 
 
-def headline(runs: Records, target: float) -> str:
-    """Return a title: the run with the least upload to the target, and its saving compared with FedAvg."""
-    costs, goal = _costs(runs, target), percentage(target)
-    if not costs:
-        return f"No run reaches {goal}"
-    best = min(costs, key=lambda label: costs[label])
-    cost = costs.pop(best)
-    if not costs:
-        return f"{best} reaches {goal} with {cost:.1f} d uploaded" + ("; no other run does" if len(runs) > 1 else "")
-    reference = "FedAvg" if "FedAvg" in costs else max(costs, key=lambda label: costs[label])
-    return f"{best} reaches {goal} with {costs[reference] / cost:.1f} times less upload than {reference}"
+def _shown(cost: float | None) -> str:
+    return "never" if cost is None else f"{cost:.1f} d"
+
+
+def _cost(runs: Sequence[Sequence[RoundRecord]], target: float) -> float | None:
+    """Return the mean upload until the target is first reached; None if one of the runs never reaches it."""
+    reached = [reaches(records, target) for records in runs]
+    costs = [record.traffic.upload_d_total for record in reached if record is not None]
+    return float(np.mean(costs)) if len(costs) == len(runs) else None
+
+
+def headline(methods: Methods, target: float) -> str:
+    """Return a title. It claims a saving only if it is sustained: with several seeds, each beyond the noise.
+
+    The upload counts to the round from which on the accuracy never falls below the target again.
+    """
+    claim = _claim(methods, target)
+    if claim is not None:
+        return claim
+    if len(methods) > 4:
+        return f"Accuracy and upload of {len(methods)} methods"
+    names = [shortened(label) for label in methods]
+    if len(names) == 1:
+        (runs,) = methods.values()
+        finals = [accuracies(records)[-1] for records in runs if accuracies(records)]
+        accuracy = f"{np.mean(finals):.1%} after " if finals else ""
+        return f"{names[0]}: {accuracy}{len(runs[0])} rounds"
+    return f"Accuracy and upload of {', '.join(names[:-1])} and {names[-1]}"
+
+
+def _claim(methods: Methods, target: float) -> str | None:
+    """Return the saving of the cheapest method compared with FedAvg, or with the most expensive one, if it is one."""
+    kept = {label: [keeps(records, target) for records in runs] for label, runs in methods.items()}
+    costs = {
+        label: [record.traffic.upload_d_total for record in records if record is not None]
+        for label, records in kept.items()
+        if len(records) >= _FEW_SEEDS and None not in records
+    }
+    if len(costs) < 2:
+        return None
+    best = min(costs, key=lambda label: float(np.mean(costs[label])))
+    others = [label for label in costs if label != best]
+    reference = "FedAvg" if "FedAvg" in others else max(others, key=lambda label: float(np.mean(costs[label])))
+    if len(costs[best]) != len(costs[reference]):
+        return None
+    ratios = np.array(costs[reference]) / np.array(costs[best])
+    mean, deviation = float(ratios.mean()), float(ratios.std(ddof=1))
+    if ratios.min() <= 1 or mean - deviation <= 1:
+        return None
+    gain = f"{mean:.1f} ± {deviation:.1f} times less upload than {reference}"
+    return f"{best} keeps {percentage(target)} with {gain} ({len(ratios)} seeds)"

@@ -1,6 +1,6 @@
 """Runs, finished or in progress, read from their folders."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -25,6 +25,10 @@ class Run:
     """A run with at least one round."""
 
     label: str
+    method: str
+    """The label without the seed: runs of one method share it."""
+    settings: dict[str, Any]
+    """All settings by key, such as "algorithm.lr"."""
     folder: Path
     config: Config
     """Without the method, the codec and other parts that no report shows."""
@@ -57,6 +61,11 @@ class Run:
         return list(accumulate(record.traffic.upload_bytes for record in self.records))
 
     @cached_property
+    def upload_d(self) -> list[float]:
+        """Mean upload per sampled client up to each round, in units of d."""
+        return [record.traffic.upload_d_total for record in self.records]
+
+    @cached_property
     def elapsed(self) -> list[float]:
         """Seconds up to the end of each round."""
         return list(accumulate(record.timing.seconds for record in self.records))
@@ -67,9 +76,14 @@ class Run:
         return {
             "clients dropped": [len(record.dropped) for record in self.records],
             "tasks retried": [record.hosts.retried_tasks for record in self.records],
-            "clients moved": [record.hosts.rehomed_clients for record in self.records],
             "hosts restarted": [record.hosts.restarted for record in self.records],
         }
+
+    @property
+    def moved(self) -> float:
+        """The share of client tasks that another host took over to balance the load, which is no failure."""
+        tasks = sum(len(record.participants) for record in self.records)
+        return sum(record.hosts.rehomed_clients for record in self.records) / max(1, tasks)
 
     @property
     def failed(self) -> bool:
@@ -82,14 +96,58 @@ class Run:
         return None if found is None else found.round
 
 
+@dataclass(frozen=True)
+class Method:
+    """The runs of one method with different seeds."""
+
+    label: str
+    runs: tuple[Run, ...]
+
+    @property
+    def first(self) -> Run:
+        """The run with the first seed."""
+        return self.runs[0]
+
+
+def methods_of(runs: Sequence[Run]) -> list[Method]:
+    """Group runs by method, in order."""
+    return [
+        Method(method, tuple(run for run in runs if run.method == method))
+        for method in dict.fromkeys(run.method for run in runs)
+    ]
+
+
+def differing_settings(runs: Sequence[Run]) -> list[str]:
+    """Return the keys of the settings that are not the same in all runs, without those of the place and the seed."""
+    keys = dict.fromkeys(key for run in runs for key in run.settings)
+    values = {key: {repr(run.settings.get(key)) for run in runs} for key in keys}
+    return [
+        key
+        for key in keys
+        if len(values[key]) > 1 and key.partition(".")[0] not in ("seed", "hosts", "metrics", "compare")
+    ]
+
+
 def read_runs(paths: Sequence[Path]) -> list[Run]:
     """Read the runs in folders of runs, comparisons or sweeps. Every run gets a unique label."""
     folders = dict.fromkeys(folder for path in paths for folder in run_folders(path))
     runs = [_read(RunFolder(folder)) for folder in folders]
-    names = [run.label for run in runs]
-    return [
-        run if names.count(run.label) == 1 else replace(run, label=f"{run.label} ({run.folder.name})") for run in runs
-    ]
+    named: list[Run] = []
+    for run in runs:
+        same = [other for other in runs if other.label == run.label]
+        if len(same) > 1:
+            label = f"{run.label} ({_distinction(run, same)})"
+            run = replace(run, label=label, method=label)
+        named.append(run)
+    return named
+
+
+def _distinction(run: Run, same: Sequence[Run]) -> str:
+    """Return the settings that tell a run from others with the same label, such as the points of a sweep."""
+    keys = differing_settings(same)
+    text = ", ".join(f"{key.rpartition('.')[2]} = {run.settings.get(key)}" for key in keys)
+    unique = len({tuple(repr(other.settings.get(key)) for key in keys) for other in same}) == len(same)
+    return text if keys and len(keys) <= 4 and unique else run.folder.name
 
 
 def run_folders(path: Path) -> list[Path]:
@@ -99,14 +157,14 @@ def run_folders(path: Path) -> list[Path]:
     found = sorted(file.parent for file in path.glob("*/config.toml"))
     if not found:
         raise ConfigError(f"{path} contains no run (no config.toml); pass the folder of a run or of a comparison")
-    order = [path / name for name in _labels(path)]
+    order = [path / slug(name) for name in _methods(path)]
     return [*(folder for folder in order if folder in found), *(folder for folder in found if folder not in order)]
 
 
-def _labels(folder: Path) -> dict[str, str]:
-    """Return the labels of a comparison's runs by folder name, in order."""
+def _methods(folder: Path) -> dict[str, str]:
+    """Return the method of each run of a comparison by the run's label, in order."""
     comparison = read_comparison(folder)
-    return {} if comparison is None else {slug(label): label for label in comparison.labels}
+    return {} if comparison is None else comparison.methods
 
 
 def _read(folder: RunFolder) -> Run:
@@ -114,8 +172,18 @@ def _read(folder: RunFolder) -> Run:
     records = tuple(RoundLog(folder.rounds))
     if not records:
         raise ConfigError(f"{folder.path} has no rounds yet; wait for the first one")
-    label = _labels(folder.path.parent).get(folder.path.name) or _title(tables)
-    return Run(label, folder.path, _readable_config(tables), records, read_partition(folder.partition))
+    methods = _methods(folder.path.parent)
+    label = next((label for label in methods if slug(label) == folder.path.name), None) or _title(tables)
+    config, partition = _readable_config(tables), read_partition(folder.partition)
+    return Run(label, methods.get(label, label), dict(_flat(tables)), folder.path, config, records, partition)
+
+
+def _flat(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 class _ForeignPartition(Partitioner):

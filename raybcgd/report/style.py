@@ -1,19 +1,28 @@
 """The style of all figures: colours, dashes, hatches, fonts, and the figure factory."""
 
+import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import StringIO
+from itertools import chain, cycle
 from typing import Any
+
+import numpy as np
 
 from raybcgd.errors import ConfigError
 
 NewFigure = Callable[[float, float], Any]
 """Creates a figure from a width and a height in inches."""
+Curve = tuple[Sequence[float], Sequence[float | None]]
+"""The x and y values of one run."""
 
 # The palette of Okabe and Ito, which colour-blind readers can tell apart. Dashes and hatches also tell runs apart.
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 _DASHES = ["-", "--", "-.", ":"]
+_FIXED = ("FedAvg", "FedAvgM", "FedBCGD", "FedBCGD+", "SCAFFOLD", "FedProx", "FedAdam", "FedDC", "FedPVR")
+"""Methods that look the same in every figure of every report."""
+_LONGEST_LABEL = 36
 HATCHES = (None, "////", "....", "\\\\\\\\", "xxxx")
 STAGES = {
     "plan": ("#F0E442", "++++"),
@@ -52,16 +61,39 @@ _SETTINGS: dict[Any, Any] = {
 
 @contextmanager
 def drawing() -> Iterator[NewFigure]:
-    """Apply the shared settings and yield the figure factory. The k-th line has the same style in all axes."""
+    """Apply the shared settings and yield the figure factory."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
-        from matplotlib.rcsetup import cycler
     except ImportError:
         raise ConfigError("figures need matplotlib; pip install raybcgd[plots]") from None
-    styles = cycler(color=_COLOURS * len(_DASHES), linestyle=_DASHES * len(_COLOURS))
-    with matplotlib.rc_context({**_SETTINGS, "axes.prop_cycle": styles}):
+    with matplotlib.rc_context(_SETTINGS):
         yield lambda width, height: Figure(figsize=(width, height))
+
+
+def line_styles(labels: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return the colour and the dashes of each method. Well-known methods always have the same ones."""
+    labels = list(labels)
+    count = len(_COLOURS) * len(_DASHES)
+    taken = {_FIXED.index(label) for label in labels if label in _FIXED}
+    free = chain((k for k in range(count) if k not in taken), cycle(range(count)))
+    places = {label: _FIXED.index(label) if label in _FIXED else next(free) for label in labels}
+    return {
+        label: {"color": _COLOURS[k % len(_COLOURS)], "linestyle": _DASHES[k % len(_DASHES)]}
+        for label, k in places.items()
+    }
+
+
+def draw_curve(axes: Any, curves: Sequence[Curve], label: str, style: Mapping[str, str]) -> None:
+    """Plot a method's curve. With several seeds: the mean, and a band of one standard deviation."""
+    length = min(len(x) for x, _ in curves)
+    x = np.mean([np.array(x[:length], dtype=float) for x, _ in curves], axis=0)
+    y = np.array([np.array(y[:length], dtype=float) for _, y in curves])
+    marker = {"marker": "o", "markersize": 4} if length == 1 else {}
+    axes.plot(x, y.mean(axis=0), label=label, **style, **marker)
+    if len(curves) > 1:
+        mean, deviation = y.mean(axis=0), y.std(axis=0, ddof=1)
+        axes.fill_between(x, mean - deviation, mean + deviation, color=style["color"], alpha=0.18, linewidth=0)
 
 
 def heat_map(axes: Any, table: Any, **options: Any) -> Any:
@@ -72,19 +104,69 @@ def heat_map(axes: Any, table: Any, **options: Any) -> Any:
 
 
 def mark_target(panels: Sequence[Any], target: float) -> None:
-    """Set the y axes to percent, and draw a line at the target accuracy. The last panel labels it."""
+    """Fit the y axes, in percent, to the curves, and mark the target accuracy if it is near them.
+
+    The last panel labels the line.
+    """
+    low, high = panels[0].get_ylim()
+    near = low - (high - low) / 4 <= 100 * target <= high + (high - low) / 4
+    if near:
+        margin = (high - low) / 20
+        low, high = min(low, 100 * target - margin), max(high, 100 * target + margin)
     for axes in panels:
-        axes.set_ylim(0, 101)
-        axes.axhline(100 * target, color="#888888", linewidth=0.9, linestyle=(0, (2, 2)), zorder=0)
+        axes.set_ylim(max(0, low), min(101, high))
+        if near:
+            axes.axhline(100 * target, color="#888888", linewidth=0.9, linestyle=(0, (2, 2)), zorder=0)
     place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
-    text = f"target\n{percentage(target)}"
-    panels[-1].annotate(text, (1, 100 * target), (4, 0), fontsize=8, color="#555555", **place)
+    if near:
+        text = f"target\n{percentage(target)}"
+        panels[-1].annotate(text, (1, 100 * target), (4, 0), fontsize=8, color="#555555", **place)
 
 
-def plain_numbers(axis: Any) -> None:
-    """Label a logarithmic axis at 1, 2 and 5 without powers of ten."""
-    axis.set_major_formatter(lambda value, _: f"{value:g}")
-    axis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
+def whole_numbers(axis: Any) -> None:
+    """Label an axis at whole numbers, such as rounds."""
+    axis.get_major_locator().set_params(integer=True)
+
+
+def log_scale(axis: Any, values: Iterable[float | None], most: int = 7) -> bool:
+    """Make an axis logarithmic if the values span a factor of 5. Label at most `most` round numbers.
+
+    Return whether it is logarithmic.
+    """
+    from matplotlib.ticker import EngFormatter, FixedLocator, MaxNLocator, NullLocator
+
+    positive = [value for value in values if value is not None and 0 < value < math.inf]
+    low, high = min(positive, default=1.0), max(positive, default=1.0)
+    axis.set_major_formatter(EngFormatter(sep="") if high >= 10_000 else plain_number)
+    if high < 5 * low:
+        axis.set_major_locator(MaxNLocator(most - 1))
+        return False
+    getattr(axis.axes, f"set_{axis.axis_name}scale")("log")
+    axis.set_major_formatter(EngFormatter(sep="") if high >= 10_000 else plain_number)
+    axis.set_major_locator(FixedLocator(log_ticks(low, high, most)))
+    axis.set_minor_locator(NullLocator())
+    return True
+
+
+def log_ticks(low: float, high: float, most: int) -> list[float]:
+    """Return at most `most` round numbers between two positive numbers, about evenly spaced in the logarithm."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in ((1, 2, 5), (1, 3), (1,)):
+        ticks = [step * 10.0**decade for decade in decades for step in steps]
+        inside = [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
+        if len(inside) <= most:
+            break
+    return inside[:: math.ceil(len(inside) / most)] if inside else [low, high]
+
+
+def plain_number(value: float, _: object = None) -> str:
+    """Return a number without an exponent where that is short."""
+    return f"{value:.3g}"
+
+
+def shortened(label: str) -> str:
+    """Return a label that fits into a legend."""
+    return label if len(label) <= _LONGEST_LABEL else f"{label[: _LONGEST_LABEL - 1]}…"
 
 
 def percentage(target: float) -> str:

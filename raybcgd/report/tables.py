@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from rich.filesize import decimal
 from rich.table import Table
 
@@ -14,28 +15,36 @@ from raybcgd.data.partition import Partitioner
 from raybcgd.data.settings import SOURCES
 from raybcgd.model.settings import MODELS
 from raybcgd.record.rounds import RoundRecord
-from raybcgd.record.summary import Standing, last_tenth
-from raybcgd.report.runs import Run
+from raybcgd.record.summary import Standing, keeps, last_tenth
+from raybcgd.report.runs import Method, Run, differing_settings, methods_of
 from raybcgd.report.style import percentage
 
 
-def conditions(config: Config, first: RoundRecord, dataset: str | None = None) -> str:
+def conditions(
+    config: Config, first: RoundRecord, dataset: str | None = None, seeds: Sequence[int] | None = None
+) -> str:
     """Return the conditions of a comparison as text. `dataset` is the name of data passed as an object."""
+    seeds = seeds or [config.seed]
+    seed = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"
     data, split = config.data, config.data.partition
     assert isinstance(split, Partitioner)
     return (
         f"{MODELS.name_of(config.model.name)} on {dataset or SOURCES.name_of(data.source)}, {split.clients} clients, "
         f"{f'{data.phases.count} data phases' if data.phases else split.label}, "
-        f"{len(first.participants) + len(first.dropped)} clients per round, seed {config.seed}"
+        f"{len(first.participants) + len(first.dropped)} clients per round, {seed}"
     )
 
 
 # Terminal and Markdown
 
+_NOT_KEPT = "* falls below the target again later"
+
 
 def comparison_table(lines: Sequence[Standing], target: float) -> Table:
     """Return a comparison as a table for the terminal. The run with the least upload to the target is bold."""
     table = Table(title="Accuracy, and mean upload per client in units of d: bytes / (4 d)", title_justify="left")
+    if any("*" in text for line in lines for text in _cells(line, target).values()):
+        table.caption, table.caption_justify = _NOT_KEPT, "left"
     for heading in _cells(lines[0], target):
         table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=heading.startswith("d "))
     cheapest = min((line.upload_d_to_target for line in lines if line.upload_d_to_target is not None), default=math.nan)
@@ -48,19 +57,20 @@ def comparison_markdown(lines: Sequence[Standing], target: float) -> str:
     """Return a comparison as a Markdown table, with the final accuracies, all volumes and the hyper-parameters."""
     rows = [{**_cells(line, target), **_more_cells(line, target)} for line in lines]
     texts = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in texts)
+    note = f"\n{_NOT_KEPT}\n" if any("*" in cell for row in texts for cell in row) else ""
+    return "".join(f"| {' | '.join(row)} |\n" for row in texts) + note
 
 
 def _cells(line: Standing, target: float) -> dict[str, str]:
     """Return the cells of a row by heading."""
-    goal = percentage(target)
+    goal, kept = percentage(target), "" if line.keeps_target else "*"
     return {
         "method": line.label,
         "last tenth": _with_deviation(line),
         "best": percent(line.best_accuracy),
         "d/round": f"{line.upload_d_per_round:.3f}",
         "d total": f"{line.upload_d_total:.1f}",
-        f"d to {goal}": "never" if line.upload_d_to_target is None else f"{line.upload_d_to_target:.1f}",
+        f"d to {goal}": "never" if line.upload_d_to_target is None else f"{line.upload_d_to_target:.1f}{kept}",
         f"rounds to {goal}": "-" if line.rounds_to_target is None else f"{line.rounds_to_target:.0f}",
         "seconds": f"{line.seconds:.1f}",
     }
@@ -96,7 +106,8 @@ def run_table(summary: Mapping[str, Any], folder: Path) -> Table:
         f"{summary['upload_d_total']:.1f} d in total",
         "upload, all clients": f"{summary['upload_floats']:,} floats, {decimal(summary['upload_bytes'])}",
         "download, all clients": f"{summary['download_floats']:,} floats, {decimal(summary['download_bytes'])}",
-        "time": f"{summary['seconds']:.1f} s, {summary['round_seconds_median'] or 0:.3f} s per round (median)",
+        "time": f"{summary['seconds']:.1f} s in rounds, {summary['round_seconds_median'] or 0:.3f} s per round "
+        f"(median); {summary['total_seconds']:.1f} s with the start",
         "weights": f"SHA-256 {summary['sha256'][:16]}…",
         "files": str(folder),
     }
@@ -119,43 +130,88 @@ class _Cell(NamedTuple):
     """The highest score in a column is bold."""
 
 
-def summary_table(runs: Sequence[Run], target: float) -> str:
+def summary_table(methods: Sequence[Method], target: float) -> str:
     """Return an HTML table of accuracy and upload to the target, as in the papers. The best values are bold."""
-    return _html([_summary(run, runs[0], target) for run in runs])
+    note = "<p>* falls below the target again later. Time is that of the rounds, without the start.</p>"
+    return _html([_summary(method, methods[0], target) for method in methods]) + note
 
 
-def _summary(run: Run, reference: Run, target: float) -> dict[str, _Cell]:
-    """Return the cells of a summary row by heading."""
-    goal, end, reference_end = percentage(target), run.reaches(target), reference.reaches(target)
-    final = run.accuracies[-1] if run.accuracies else None
-    best = max(run.accuracies, default=None)
-    tail = last_tenth(run.accuracies)
-    uploads = [record.traffic.upload_d_total for record in run.records]
-    saving = None if end is None or reference_end is None else reference.bytes[reference_end] / run.bytes[end]
+def _summary(method: Method, reference: Method, target: float) -> dict[str, _Cell]:
+    """Return the cells of a summary row by heading. Numbers are means over seeds."""
+    goal, runs = percentage(target), method.runs
+    finals = _mean([run.accuracies[-1] if run.accuracies else None for run in runs])
+    best = _mean([max(run.accuracies, default=None) for run in runs])
+    kept = "" if all(keeps(run.records, target) for run in runs) else "*"
+    cost, other = _cost(method, target, "bytes"), _cost(reference, target, "bytes")
+    saving = None if cost is None or other is None else other / cost
+    uploads = [run.records[-1].traffic.upload_d_total / len(run.records) for run in runs]
 
-    def cost(values: Sequence[float], show: Callable[[Any], str]) -> _Cell:
-        return _Cell("never") if end is None else _Cell(show(values[end]), -values[end])
+    def to_goal(name: str, show: Callable[[float], str]) -> _Cell:
+        value = _cost(method, target, name)
+        return _Cell("never") if value is None else _Cell(show(value) + kept, -value)
 
     return {
-        "method": _Cell(run.label),
-        "rounds": _Cell(str(len(run.records))),
-        "final accuracy": _Cell(percent(final), final),
+        "method": _Cell(method.label if len(runs) == 1 else f"{method.label} ({len(runs)} seeds)"),
+        "rounds": _Cell(f"{np.mean([len(run.records) for run in runs]):g}"),
+        "final accuracy": _Cell(percent(finals), finals),
         "best accuracy": _Cell(percent(best), best),
-        "accuracy, last tenth": _Cell("-" if tail is None else f"{100 * tail[0]:.1f} ± {100 * tail[1]:.1f} %"),
-        "upload per round, d": _Cell(f"{uploads[-1] / len(uploads):.3f}"),
-        f"rounds to {goal}": cost(run.rounds, str),
-        f"floats to {goal}": cost(run.floats, "{:,}".format),
-        f"bytes to {goal}": cost(run.bytes, decimal),
-        f"d to {goal}": cost(uploads, "{:.1f}".format),
+        "accuracy, last tenth": _Cell(_last_tenths(runs)),
+        "upload per round, d": _Cell(f"{np.mean(uploads):.3f}"),
+        f"rounds to {goal}": to_goal("rounds", "{:.0f}".format),
+        f"floats to {goal}": to_goal("floats", "{:,.0f}".format),
+        f"bytes to {goal}": to_goal("bytes", lambda value: decimal(round(value))),
+        f"d to {goal}": to_goal("upload_d", "{:.1f}".format),
         f"upload reduction vs. {reference.label}": _Cell("-" if saving is None else f"{saving:.2f}×", saving),  # noqa: RUF001
-        "time": _Cell(f"{run.elapsed[-1]:,.1f} s"),
+        "time": _Cell(f"{np.mean([run.elapsed[-1] for run in runs]):,.1f} s"),
     }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known and len(known) == len(values) else None
+
+
+def _cost(method: Method, target: float, name: str) -> float | None:
+    """Return the mean over seeds of a quantity at the round that first reaches the target; None without one."""
+    ends = [(run, run.reaches(target)) for run in method.runs]
+    return _mean([None if end is None else getattr(run, name)[end] for run, end in ends])
+
+
+def _last_tenths(runs: Sequence[Run]) -> str:
+    """Return the mean over the last tenth of the rounds, with the deviation over seeds or, for one run, over rounds."""
+    tails = [tail for run in runs if (tail := last_tenth(run.accuracies)) is not None]
+    if not tails:
+        return "-"
+    mean, deviation = tails[0]
+    if len(tails) > 1:
+        means = [tail[0] for tail in tails]
+        mean, deviation = float(np.mean(means)), float(np.std(means, ddof=1))
+    return f"{100 * mean:.1f} %" if deviation is None else f"{100 * mean:.1f} ± {100 * deviation:.1f} %"
+
+
+def settings_table(runs: Sequence[Run]) -> str:
+    """Return the hyper-parameters of every method, and the settings that all runs share, as HTML."""
+    methods = methods_of(runs)
+    different = [key for key in differing_settings(runs) if not key.startswith("algorithm.")]
+    rows = []
+    for method in methods:
+        settings = method.first.settings
+        own = {key: settings[key] for key in settings if key.startswith("algorithm.") or key in different}
+        rows.append({"method": _Cell(method.label), "settings": _Cell(_listed(own))})
+    hidden = ("algorithm", "compare", "hosts", "metrics", "track", "checkpoint", "seed", "version")
+    shared = {k: v for k, v in runs[0].settings.items() if k.partition(".")[0] not in hidden and k not in different}
+    common = f"<p>All runs: <code>{escape(_listed(shared))}</code></p>" if len(methods) > 1 or shared else ""
+    return _html(rows) + common
+
+
+def _listed(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key.removeprefix('algorithm.')} = {value}" for key, value in settings.items())
 
 
 def failure_table(runs: Sequence[Run]) -> str:
     """Return an HTML table of failures by kind, with the errors of dropped clients."""
     if not any(run.failed for run in runs):
-        return "<p>None: no client was dropped, no task was retried, and no host was lost.</p>"
+        return "<p>None: no client was dropped, no task was retried, and no host was lost.</p>" + _moved(runs)
     rows = []
     for run in runs:
         reasons = sorted({f"client {d.client}: {d.reason}" for r in run.records for d in r.dropped if d.reason})
@@ -163,7 +219,17 @@ def failure_table(runs: Sequence[Run]) -> str:
         counts = {kind: _Cell(f"{sum(counts):,}") for kind, counts in run.failures.items()}
         why = _Cell("; ".join(reasons[:3]) + more)
         rows.append({"method": _Cell(run.label), **counts, "reasons for dropped clients": why})
-    return _html(rows)
+    return _html(rows) + _moved(runs)
+
+
+def _moved(runs: Sequence[Run]) -> str:
+    """Return how many clients moved to balance the hosts, which is no failure."""
+    shares = [f"{run.label} {run.moved:.0%}" for run in runs if run.moved]
+    return (
+        f"<p>Clients that trained on another host than last time, to balance the load: {escape(', '.join(shares))}.</p>"
+        if shares
+        else ""
+    )
 
 
 def _html(rows: Sequence[Mapping[str, _Cell]]) -> str:

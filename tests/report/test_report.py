@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,9 +23,9 @@ from raybcgd.record.rounds import Dropped, RoundLog
 from raybcgd.report import figures
 from raybcgd.report.page import write_report
 from raybcgd.report.plots import upload_figure
-from raybcgd.report.runs import read_runs
-from raybcgd.report.style import drawing
-from raybcgd.report.tables import conditions, summary_table
+from raybcgd.report.runs import methods_of, read_runs
+from raybcgd.report.style import drawing, line_styles, log_ticks
+from raybcgd.report.tables import conditions, failure_table, summary_table
 from raybcgd.report.tensorboard import scalars
 from tests.conftest import small
 
@@ -148,13 +149,13 @@ def test_the_table_reports_floats_to_the_target(page: Path, folder: Path) -> Non
     runs = read_runs([folder])
     assert [run.label for run in runs] == ["FedAvg", "FedBCGD", "FedBCGD+"]
     assert [run.config.metrics.target for run in runs] == [0.2] * 3  # the report's default
-    text = summary_table(runs, 0.2)
+    text = summary_table(methods_of(runs), 0.2)
     assert "<th>floats to 20 %</th>" in text
     for run in runs:
         k = run.reaches(0.2)
         log = list(RoundLog(run.folder / "rounds.jsonl"))
         if k is not None:
-            assert f">{sum(record.traffic.upload_floats for record in log[: k + 1]):,}</td>" in text
+            assert re.search(rf">{sum(record.traffic.upload_floats for record in log[: k + 1]):,}\*?</td>", text)
         assert f"{100 * (log[-1].quality.accuracy or 0):.1f}%" in text
 
 
@@ -162,7 +163,8 @@ def test_a_single_run_is_read_from_its_own_folder(folder: Path, tmp_path: Path) 
     result = report(folder / "fedbcgd", "--out", tmp_path / "deep/one.html", "--target", "0.99")
     assert result.exit_code == 0, result.output
     text = (tmp_path / "deep/one.html").read_text()
-    assert "No run reaches 99 %" in text
+    final = json.loads((folder / "fedbcgd/summary.json").read_text())["final_accuracy"]
+    assert f"<h1>FedBCGD: {final:.1%} after 6 rounds</h1>" in text, "a single run is not compared with a target"
     assert ">never</td>" in text
 
 
@@ -175,7 +177,7 @@ def test_failures_are_drawn_and_listed(folder: Path, tmp_path: Path) -> None:
     write_report([replace(run, records=tuple(records))], 0.9, tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert '<figure id="failures">' in text
-    assert "<td>FedAvg</td><td>1</td><td>2</td><td>0</td><td>1</td>" in text
+    assert "<td>FedAvg</td><td>1</td><td>2</td><td>1</td>" in text
     assert "client 7: ValueError: &lt;no &amp; data&gt;" in text
 
 
@@ -196,9 +198,10 @@ def test_heat_maps_share_one_scale(folder: Path) -> None:
 def test_a_run_has_the_same_colour_in_the_plot_and_on_the_page(folder: Path) -> None:
     runs = read_runs([folder])
     with drawing() as new:
-        plot = upload_figure(new, {run.label: run.records for run in runs}, 0.2, "subject")
-        page = [figures.accuracy(new, runs, 0.2), figures.loss(new, runs)]
-        bars = figures.uploads(new, runs)
+        methods = methods_of(runs)
+        plot = upload_figure(new, {run.label: [run.records] for run in runs}, 0.2, "subject")
+        page = [figures.accuracy(new, methods, 0.2), figures.loss(new, methods)]
+        bars = figures.uploads(new, methods)
     styles = [_line_styles(axes) for figure in (plot, *page) for axes in figure.axes]
     assert list(styles[0]) == ["FedAvg", "FedBCGD", "FedBCGD+"]
     assert len(set(styles[0].values())) == 3
@@ -248,6 +251,85 @@ def test_runs_of_the_same_method_get_different_labels(folder: Path, tmp_path: Pa
     shutil.copytree(folder / "fedavg", tmp_path / "again")
     labels = [run.label for run in read_runs([folder / "fedavg", tmp_path / "again"])]
     assert labels == ["FedAvg (fedavg)", "FedAvg (again)"]
+
+
+def test_runs_that_differ_in_their_settings_are_named_by_them(folder: Path, tmp_path: Path) -> None:
+    """Such as the points of a sweep, which are in numbered folders."""
+    for number, lr in enumerate((0.05, 0.1)):
+        one = shutil.copytree(folder / "fedavg", tmp_path / f"{number:03d}")
+        config = one / "config.toml"
+        config.write_text(re.sub(r"^lr = .*$", f"lr = {lr}", config.read_text(), flags=re.MULTILINE))
+    assert [run.label for run in read_runs([tmp_path])] == ["FedAvg (lr = 0.05)", "FedAvg (lr = 0.1)"]
+
+
+def test_the_page_lists_the_hyper_parameters_of_every_run(page: Path) -> None:
+    settings = page.read_text().split('<section id="settings">')[1].split("</section>")[0]
+    for method in ("FedAvg", "FedBCGD", "FedBCGD+"):
+        row = settings.split(f"<td>{method}</td>")[1].split("</tr>")[0]
+        assert "lr = 0.05" in row
+        assert ("momentum = 0.5" in row) == (method != "FedAvg")
+    assert "local.batch_size = 20" in settings
+
+
+def test_runs_on_different_data_get_no_headline(folder: Path, tmp_path: Path) -> None:
+    first, second = read_runs([folder / "fedavg", folder / "fedbcgd"])
+    data = second.config.data.model_copy(update={"source": "other"})
+    second = replace(second, config=second.config.model_copy(update={"data": data}))
+    write_report([first, second], 0.2, tmp_path / "page.html")
+    assert "<h1>2 runs with different data or models</h1>" in (tmp_path / "page.html").read_text()
+
+
+def test_moved_clients_are_no_failures(folder: Path) -> None:
+    (run,) = read_runs([folder / "fedavg"])
+    hosts = run.records[3].hosts.model_copy(update={"rehomed_clients": 3})
+    records = tuple(record.model_copy(update={"hosts": hosts}) for record in run.records)
+    moved = replace(run, records=records)
+    assert not moved.failed
+    assert "None: no client was dropped" in failure_table([moved])
+    assert "to balance the load: FedAvg 50%" in failure_table([moved])
+
+
+def test_one_evaluation_has_no_deviation_and_time_means_the_rounds(folder: Path) -> None:
+    (run,) = read_runs([folder / "fedavg"])
+    assert "±" not in summary_table(methods_of([run]), 0.2)
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert summary["seconds"] == pytest.approx(run.elapsed[-1])
+    assert summary["total_seconds"] > summary["seconds"]
+    line = json.loads((folder / "comparison.json").read_text())["runs"][0]
+    assert line["seconds"] == summary["seconds"]
+
+
+def test_axes_fit_the_data_and_count_whole_rounds(folder: Path) -> None:
+    methods = methods_of(read_runs([folder]))
+    values = [100 * value for method in methods for value in method.first.accuracies]
+    with drawing() as new:
+        figure = figures.accuracy(new, methods, 0.99)
+        figure.canvas.draw()
+    low, high = figure.axes[0].get_ylim()
+    assert high - low < 1.3 * (max(values) - min(values))
+    assert all(tick == int(tick) for tick in figure.axes[0].get_xticks())
+    for axes in figure.axes:
+        boxes = [text.get_window_extent() for text in axes.get_xticklabels() if text.get_text()]
+        assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (1.0, 60.0, [1, 2, 5, 10, 20, 50]),
+        (0.01, 3.0, [0.01, 0.03, 0.1, 0.3, 1, 3]),
+        (1e3, 1e9, [1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9]),
+        (1e-6, 1e6, [1e-6, 1e-4, 1e-2, 1e0, 1e2, 1e4, 1e6]),
+    ],
+)
+def test_ticks_of_a_logarithmic_axis(low: float, high: float, ticks: list[float]) -> None:
+    assert log_ticks(low, high, most=7) == pytest.approx(ticks)
+
+
+def test_a_method_has_one_colour_in_every_report() -> None:
+    assert line_styles(["FedBCGD+", "Mine"])["FedBCGD+"] == line_styles(["FedAvg", "FedBCGD+"])["FedBCGD+"]
+    many = line_styles([*"abcdefghijkl", "FedAvg", "SCAFFOLD"]).values()
+    assert len({(style["color"], style["linestyle"]) for style in many}) == 14
 
 
 def test_figures_without_data_are_left_out(folder: Path, tmp_path: Path) -> None:
