@@ -32,6 +32,12 @@ figure { overflow-x: auto; }
 figure { margin: 0; }
 figure svg { width: 100%; min-width: 44rem; height: auto; display: block; }
 footer { margin-top: 3rem; color: #666; font-size: .85rem; }
+@media (max-width: 60rem) {
+  body { padding: 1rem 1rem 3rem; }
+  table { font-size: .74rem; }
+  th, td { padding: .25rem .3rem; }
+  td:first-child { white-space: normal; }
+}
 @media print { body { max-width: none; } section { break-inside: avoid; } }
 """
 

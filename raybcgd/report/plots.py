@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from raybcgd.report.style import (
 
 Methods = Mapping[str, Sequence[Sequence[RoundRecord]]]
 """By label: the records of a method's runs, one run per seed."""
+_SUBJECT_COLUMNS = 80
 _FEW_SEEDS = 3
 """A title claims a result only with this many seeds."""
 
@@ -53,7 +55,7 @@ def upload_figure(new: NewFigure, methods: Methods, target: float, subject: str)
     _legend(figure, axes, costs, target)
     figure.suptitle(headline(methods, target), x=0.01, ha="left", fontsize=13, fontweight="bold")
     bands = "" if all(len(runs) == 1 for runs in methods.values()) else "; bands: ± one standard deviation over seeds"
-    axes.set_title(subject + bands, fontsize=9.5, fontweight="normal", color="#444444")
+    axes.set_title(fill(subject + bands, _SUBJECT_COLUMNS), fontsize=9.5, fontweight="normal", color="#444444")
     return figure
 
 

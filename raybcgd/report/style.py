@@ -17,8 +17,12 @@ NewFigure = Callable[[float, float], Any]
 Curve = tuple[Sequence[float], Sequence[float | None]]
 """The x and y values of one run."""
 
-# The palette of Okabe and Ito, which colour-blind readers can tell apart. Dashes and hatches also tell runs apart.
-_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
+# The palette of Okabe and Ito, which colour-blind readers can tell apart, and then most of Tol's muted one. Dashes and
+# hatches also tell runs apart.
+_COLOURS = [
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
+    *("#882255", "#999933", "#44AA99", "#332288", "#661100", "#888888", "#AA4499"),
+]
 _DASHES = ["-", "--", "-.", ":"]
 _FIXED = ("FedAvg", "FedAvgM", "FedBCGD", "FedBCGD+", "SCAFFOLD", "FedProx", "FedAdam", "FedDC", "FedPVR")
 """Methods that look the same in every figure of every report."""
@@ -74,7 +78,7 @@ def drawing() -> Iterator[NewFigure]:
 def line_styles(labels: Iterable[str]) -> dict[str, dict[str, str]]:
     """Return the colour and the dashes of each method. Well-known methods always have the same ones."""
     labels = list(labels)
-    count = len(_COLOURS) * len(_DASHES)
+    count = math.lcm(len(_COLOURS), len(_DASHES))
     taken = {_FIXED.index(label) for label in labels if label in _FIXED}
     free = chain((k for k in range(count) if k not in taken), cycle(range(count)))
     places = {label: _FIXED.index(label) if label in _FIXED else next(free) for label in labels}

@@ -132,8 +132,9 @@ class _Cell(NamedTuple):
 
 def summary_table(methods: Sequence[Method], target: float) -> str:
     """Return an HTML table of accuracy and upload to the target, as in the papers. The best values are bold."""
-    note = "<p>* falls below the target again later. Time is that of the rounds, without the start.</p>"
-    return _html([_summary(method, methods[0], target) for method in methods]) + note
+    rows = [_summary(method, methods[0], target) for method in methods]
+    fell = f"{_NOT_KEPT}. " if any("*" in cell.text for row in rows for cell in row.values()) else ""
+    return f"{_html(rows)}<p>{fell}Time is that of the rounds, without the start.</p>"
 
 
 def _summary(method: Method, reference: Method, target: float) -> dict[str, _Cell]:
