@@ -1,11 +1,13 @@
 """Comparisons: variants, shared data and cohorts, the files, and the title of the plot."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from matplotlib.colors import to_hex
+from rich.console import Console
 from torch import nn
 from typer.testing import CliRunner
 
@@ -15,11 +17,12 @@ from raybcgd.cli import app
 from raybcgd.compare.comparison import compare, variant_configs
 from raybcgd.config import load_config, make_config
 from raybcgd.record.rounds import Quality, RoundRecord, Traffic
-from raybcgd.record.summary import keeps, reaches
+from raybcgd.record.summary import keeps, over_seeds, reaches, standing
 from raybcgd.report.figures import accuracy
 from raybcgd.report.plots import headline, upload_figure
 from raybcgd.report.runs import methods_of, read_runs
 from raybcgd.report.style import drawing
+from raybcgd.report.tables import comparison_table
 
 DEMO = Path(__file__).parent.parent / "jobs" / "configs" / "demo.toml"
 
@@ -98,8 +101,28 @@ def test_the_command_prints_a_table(out: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert "d total" in result.stdout
-    assert "│ FedBCGD " in result.stdout
+    assert "\n FedBCGD " in result.stdout
     assert "FedAvgM" not in result.stdout
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_table_loses_nothing_on_a_narrow_terminal(width: int) -> None:
+    runs = {seed: records(0.2, 0.1, 0.9, 0.96) for seed in (0, 1, 2)}
+    summary = {"algorithm": "x", "rounds": 3, "final_accuracy": 0.96, "best_accuracy": 0.96, "seconds": 12.5}
+    summary |= {"last_tenth_accuracy": 0.96, "upload_d_total": 0.6, "upload_floats": 1, "upload_bytes": 4}
+    for run in runs.values():
+        for record in run:
+            record.traffic.__dict__.update(upload_floats=1, upload_bytes=4)
+    rows = {seed: standing("FedBCGD+ (lr 0.1)", "", run, summary, 0.9) for seed, run in runs.items()}
+    console = Console(file=io.StringIO(), width=width)
+    console.print(comparison_table([over_seeds(rows)], 0.9, width))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "…" not in text
+    assert "FedBCGD+ (lr 0.1)" in text
+    assert "96.0 ± 0.0 %" in text
+    assert "rounds to 90 % " in text
+    assert ("best" in text) == (width == 120)
+    assert max(map(len, text.splitlines())) <= width
 
 
 def test_the_variants_of_the_demo_differ_only_in_the_algorithm() -> None:
@@ -216,6 +239,11 @@ THREE = [records(1, 0.1, 0.1, 0.1, 0.9), records(1, 0.1, 0.1, 0.1, 0.9), records
         ({"FedAvg": THREE[:2], "B": [records(0.5, 0.1, 0.9)] * 2}, "Accuracy and upload of FedAvg and B"),
         ({"FedAvg": THREE, "B": [records(0.5, 0.9, 0.8)] * 3}, "Accuracy and upload of FedAvg and B"),
         ({"FedAvg": THREE, "B": [*THREE[1:], THREE[0]]}, "Accuracy and upload of FedAvg and B"),
+        # A late dip of FedAvg does not make the other one better:
+        (
+            {"FedAvg": [records(1, 0.1, 0.9, 0.1, 0.9)] * 3, "B": [records(0.5, 0.1, 0.9)] * 3},
+            "B keeps 90 % with 2.0 ± 0.0 times less upload than FedAvg (3 seeds)",
+        ),
         ({"A": [records(1, 0.9)] * 3, "B": [records(1, 0.1)] * 3}, "Accuracy and upload of A and B"),
         ({"A": [records(1, 0.1, 0.25)]}, "A: 25.0% after 2 rounds"),
         ({name: [records(1, 0.9)] for name in "ABCDE"}, "Accuracy and upload of 5 methods"),

@@ -94,7 +94,7 @@ def compare(
     experiment = load_config(config, [*(settings or ()), *given])
     names = algorithms.split(",") if algorithms is not None else None
     result = run_comparison(experiment, algorithms=names, out=out_folder, progress=display(log))
-    out.print(comparison_table(result.standings, result.target))
+    out.print(comparison_table(result.standings, result.target, out.width))
     print_line(f"plot and tables: {result.folder}/comparison.png, .md, .json")
 
 

@@ -1,6 +1,6 @@
 """The plot of a comparison: accuracy against upload."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -22,7 +22,7 @@ from raybcgd.report.style import (
 
 Methods = Mapping[str, Sequence[Sequence[RoundRecord]]]
 """By label: the records of a method's runs, one run per seed."""
-_SUBJECT_COLUMNS = 80
+_TITLE_COLUMNS, _SUBJECT_COLUMNS = 66, 80
 _FEW_SEEDS = 3
 """A title claims a result only with this many seeds."""
 
@@ -53,7 +53,7 @@ def upload_figure(new: NewFigure, methods: Methods, target: float, subject: str)
         if cost is not None and low <= 100 * target <= high:
             axes.plot(cost, 100 * target, "o", color=styles[label]["color"], markersize=6, zorder=5)
     _legend(figure, axes, costs, target)
-    figure.suptitle(headline(methods, target), x=0.01, ha="left", fontsize=13, fontweight="bold")
+    figure.suptitle(fill(headline(methods, target), _TITLE_COLUMNS), x=0.01, ha="left", fontsize=13, fontweight="bold")
     bands = "" if all(len(runs) == 1 for runs in methods.values()) else "; bands: ± one standard deviation over seeds"
     axes.set_title(fill(subject + bands, _SUBJECT_COLUMNS), fontsize=9.5, fontweight="normal", color="#444444")
     return figure
@@ -94,7 +94,7 @@ def _cost(runs: Sequence[Sequence[RoundRecord]], target: float) -> float | None:
 def headline(methods: Methods, target: float) -> str:
     """Return a title. It claims a saving only if it is sustained: with several seeds, each beyond the noise.
 
-    The upload counts to the round from which on the accuracy never falls below the target again.
+    The cheapest method has to keep the target from some round to the end; the other one only has to reach it once.
     """
     claim = _claim(methods, target)
     if claim is not None:
@@ -112,22 +112,29 @@ def headline(methods: Methods, target: float) -> str:
 
 def _claim(methods: Methods, target: float) -> str | None:
     """Return the saving of the cheapest method compared with FedAvg, or with the most expensive one, if it is one."""
-    kept = {label: [keeps(records, target) for records in runs] for label, runs in methods.items()}
-    costs = {
-        label: [record.traffic.upload_d_total for record in records if record is not None]
-        for label, records in kept.items()
-        if len(records) >= _FEW_SEEDS and None not in records
-    }
-    if len(costs) < 2:
+    kept, reached = _costs(methods, target, keeps), _costs(methods, target, reaches)
+    best = min(kept, key=lambda label: float(np.mean(kept[label])), default="")
+    others = [label for label in reached if label != best]
+    if not kept or not others:
         return None
-    best = min(costs, key=lambda label: float(np.mean(costs[label])))
-    others = [label for label in costs if label != best]
-    reference = "FedAvg" if "FedAvg" in others else max(others, key=lambda label: float(np.mean(costs[label])))
-    if len(costs[best]) != len(costs[reference]):
+    reference = "FedAvg" if "FedAvg" in others else max(others, key=lambda label: float(np.mean(reached[label])))
+    if len(kept[best]) != len(reached[reference]):
         return None
-    ratios = np.array(costs[reference]) / np.array(costs[best])
+    ratios = np.array(reached[reference]) / np.array(kept[best])
     mean, deviation = float(ratios.mean()), float(ratios.std(ddof=1))
     if ratios.min() <= 1 or mean - deviation <= 1:
         return None
     gain = f"{mean:.1f} ± {deviation:.1f} times less upload than {reference}"
     return f"{best} keeps {percentage(target)} with {gain} ({len(ratios)} seeds)"
+
+
+def _costs(
+    methods: Methods, target: float, find: Callable[[Sequence[RoundRecord], float], RoundRecord | None]
+) -> dict[str, list[float]]:
+    """Return the upload of each run up to a round, for the methods with enough seeds that all have such a round."""
+    found = {label: [find(records, target) for records in runs] for label, runs in methods.items()}
+    return {
+        label: [record.traffic.upload_d_total for record in records if record is not None]
+        for label, records in found.items()
+        if len(records) >= _FEW_SEEDS and None not in records
+    }

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
 from rich.filesize import decimal
 from rich.table import Table
 
@@ -37,19 +38,29 @@ def conditions(
 
 # Terminal and Markdown
 
+_DROPPED_FIRST = ("time", "best", "d/round", "d total")
 _NOT_KEPT = "* falls below the target again later"
 
 
-def comparison_table(lines: Sequence[Standing], target: float) -> Table:
-    """Return a comparison as a table for the terminal. The run with the least upload to the target is bold."""
-    table = Table(title="Accuracy, and mean upload per client in units of d: bytes / (4 d)", title_justify="left")
-    if any("*" in text for line in lines for text in _cells(line, target).values()):
-        table.caption, table.caption_justify = _NOT_KEPT, "left"
-    for heading in _cells(lines[0], target):
-        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=heading.startswith("d "))
+def comparison_table(lines: Sequence[Standing], target: float, width: int = 120) -> Table:
+    """Return a comparison as a table for the terminal. The run with the least upload to the target is bold.
+
+    If the terminal is narrow, the columns of `_DROPPED_FIRST` are left out; `comparison.md` has all of them.
+    """
+    title = "Accuracy, and mean upload per client in units of d: bytes / (4 d)"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    rows = [_cells(line, target) for line in lines]
+    needs = {name: max(len(text) for row in rows for text in (row[name], name)) for name in rows[0]}
+    for name in _DROPPED_FIRST:
+        if sum(needs.values()) + 2 * len(needs) + 2 > width:
+            needs = {kept: need for kept, need in needs.items() if not kept.startswith(name)}
+    for name, need in needs.items():
+        table.add_column(name, justify="left" if name == "method" else "right", min_width=need, no_wrap=True)
     cheapest = min((line.upload_d_to_target for line in lines if line.upload_d_to_target is not None), default=math.nan)
-    for line in lines:
-        table.add_row(*_cells(line, target).values(), style="bold" if line.upload_d_to_target == cheapest else None)
+    for line, row in zip(lines, rows, strict=True):
+        table.add_row(*(row[name] for name in needs), style="bold" if line.upload_d_to_target == cheapest else None)
+    if any("*" in text for row in rows for text in row.values()):
+        table.caption, table.caption_justify = _NOT_KEPT, "left"
     return table
 
 
@@ -72,7 +83,7 @@ def _cells(line: Standing, target: float) -> dict[str, str]:
         "d total": f"{line.upload_d_total:.1f}",
         f"d to {goal}": "never" if line.upload_d_to_target is None else f"{line.upload_d_to_target:.1f}{kept}",
         f"rounds to {goal}": "-" if line.rounds_to_target is None else f"{line.rounds_to_target:.0f}",
-        "seconds": f"{line.seconds:.1f}",
+        "time, s": f"{line.seconds:.1f}",
     }
 
 
