@@ -257,7 +257,7 @@ class ClientHost:
     def _run_client_rule(self, tasks: Sequence[ClientTask], rnd: _Round) -> Trained:
         """Train one client, or a stack of clients, with the algorithm's client rule."""
         problem, orders, stacked = self._problem, rnd.orders, bool(self._problem.stack)
-        shards = [self._shards.shard(task.client, orders) for task in tasks]
+        shards = self._shards.shards([task.client for task in tasks], orders)
         steps = [len(shard.schedule.order) for shard in shards]
         gradients: Gradients
         if stacked:

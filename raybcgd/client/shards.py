@@ -1,6 +1,6 @@
 """The samples of clients on a host's device, and the batches of a round."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,17 +67,28 @@ class Shards:
             stored = torch.empty(shape, dtype=problem.dtype, device=device)  # pages are used when they are filled
             self._resident = Samples(stored, self._targets, images)
 
-    def shard(self, client: int, orders: RoundOrders) -> Shard:
+    def shards(self, clients: Sequence[int], orders: RoundOrders) -> list[Shard]:
+        """Return the samples and batches of some clients in a round."""
+        if self._resident is not None:
+            self._normalise(self._resident, clients, orders.data_phase)
+        return [self._shard(client, orders) for client in clients]
+
+    def _normalise(self, resident: Samples, clients: Sequence[int], phase: int) -> None:
+        """Store the normalised samples of clients that are used for the first time."""
+        new = [client for client in clients if (phase, client) not in self._ready]
+        if new:
+            rows = np.concatenate([self._data.partitions[phase].client(client) for client in new])
+            index = torch.from_numpy(rows).to(self._device)
+            resident.stored[index] = Samples.of(self._normalised(rows), self._targets[index]).stored
+            self._ready.update((phase, client) for client in new)
+
+    def _shard(self, client: int, orders: RoundOrders) -> Shard:
         """Return a client's samples and batches in a round."""
         problem, phase = self._problem, orders.data_phase
         rows = self._data.partitions[phase].client(client)
         rng = stream(problem.config.seed, "batches", client, orders.round_index)
         plan = schedule(len(rows), problem.config.local, problem.algorithm.fixed_batches, rng)
         if self._resident is not None:
-            if (phase, client) not in self._ready:
-                index = torch.from_numpy(rows).to(self._device)
-                self._resident.stored[index] = Samples.of(self._normalised(rows), self._targets[index]).stored
-                self._ready.add((phase, client))
             return Shard(self._resident, rows, plan)
         targets = self._targets[torch.from_numpy(rows).to(self._device)]
         positions, augment = np.arange(len(rows)), problem.config.data.augment
