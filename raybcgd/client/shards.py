@@ -71,7 +71,7 @@ class Shards:
         """Return the samples and batches of some clients in a round."""
         if self._resident is not None:
             self._normalise(self._resident, clients, orders.data_phase)
-        return [self._shard(client, orders) for client in clients]
+        return [self.shard(client, orders) for client in clients]
 
     def _normalise(self, resident: Samples, clients: Sequence[int], phase: int) -> None:
         """Store the normalised samples of clients that are used for the first time."""
@@ -82,7 +82,7 @@ class Shards:
             resident.stored[index] = Samples.of(self._normalised(rows), self._targets[index]).stored
             self._ready.update((phase, client) for client in new)
 
-    def _shard(self, client: int, orders: RoundOrders) -> Shard:
+    def shard(self, client: int, orders: RoundOrders) -> Shard:
         """Return a client's samples and batches in a round."""
         problem, phase = self._problem, orders.data_phase
         rows = self._data.partitions[phase].client(client)
