@@ -85,7 +85,9 @@ class Standing(NamedTuple):
     rounds_to_target: float | None
     seconds: float
     seeds: tuple[int, ...] = ()
-    """The seeds over which the numbers are means. Empty: one run."""
+    """The seeds. The numbers are means over the runs that finished. Empty: one run."""
+    failures: tuple[str, ...] = ()
+    """Why runs did not finish. If none did, `rounds` is 0 and the numbers have no meaning."""
 
 
 def standing(
@@ -116,6 +118,13 @@ def standing(
         rounds_to_target=None if reached is None else reached.round + 1,
         **{name: summary[name] for name in copied},
     )
+
+
+def failed_standing(label: str, settings: str) -> Standing:
+    """Return the row of a method none of whose runs finished."""
+    counts = ("rounds", "upload_d_per_round", "upload_d_total", "upload_floats", "upload_bytes", "seconds")
+    numbers = dict.fromkeys(Standing._fields[3:-2]) | dict.fromkeys(counts, 0)
+    return Standing(**{**numbers, "label": label, "algorithm": "", "settings": settings})  # type: ignore[arg-type]
 
 
 def over_seeds(standings: Mapping[int, Standing]) -> Standing:

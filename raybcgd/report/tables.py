@@ -54,8 +54,9 @@ def comparison_markdown(lines: Sequence[Standing], target: float) -> str:
 def _cells(line: Standing, target: float) -> dict[str, str]:
     """Return the cells of a row by heading."""
     goal = percentage(target)
-    return {
-        "method": line.label,
+    lost = f" ({len(line.failures)} of {len(line.seeds)} seeds failed)" if line.failures and line.rounds else ""
+    cells = {
+        "method": line.label + lost,
         "last tenth": _with_deviation(line),
         "best": percent(line.best_accuracy),
         "d/round": f"{line.upload_d_per_round:.3f}",
@@ -64,6 +65,7 @@ def _cells(line: Standing, target: float) -> dict[str, str]:
         f"rounds to {goal}": "-" if line.rounds_to_target is None else f"{line.rounds_to_target:.0f}",
         "seconds": f"{line.seconds:.1f}",
     }
+    return cells if line.rounds else {**dict.fromkeys(cells, "-"), "method": line.label, "last tenth": "failed"}
 
 
 def _more_cells(line: Standing, target: float) -> dict[str, str]:
