@@ -97,7 +97,8 @@ def _run(
     summary = {
         "algorithm": problem.algorithm.name,
         **summarise(records, models, time.perf_counter() - started),
-        "parameters": problem.layout.size,
+        "parameters": problem.parameters,
+        "d": problem.layout.size,
         "stack": problem.stack,
         "devices": sorted({record.hosts.device for record in records if record.hosts.device}),
         "versions": versions(),

@@ -123,6 +123,11 @@ class Problem:
     def _trained_on(self) -> dict[torch.device, Tensor]:
         return {}
 
+    @property
+    def parameters(self) -> int:
+        """Number of trainable parameters. d, the length of the flat vector, also counts floating-point buffers."""
+        return sum(entry.size for layer in self.layout.order for entry in layer.entries if entry.trained)
+
     @cached_property
     def wire(self) -> Wire:
         return self.wire_at(self.layout.edges)

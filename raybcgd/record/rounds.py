@@ -109,7 +109,8 @@ class Traffic(Section):
 
 
 class Blocks(Section):
-    """One value per block, the shared block last."""
+    """One value per block, the shared block last. Traffic includes floating-point buffers, such as the statistics of
+    batch norm; displacements, movement and norms do not."""
 
     upload_floats: Annotated[tuple[int, ...], COUNTER_BY_BLOCK]
     """Values uploaded per block."""

@@ -93,7 +93,7 @@ def run_table(summary: Mapping[str, Any], folder: Path) -> Table:
     table = Table(title=f"{summary['algorithm']}: {summary['rounds']} rounds", show_header=False, title_justify="left")
     rows = {
         "accuracy": f"{percent(summary['final_accuracy'])} final, {percent(summary['best_accuracy'])} best",
-        "model": f"d = {summary['parameters']:,} parameters",
+        "model": _size(summary),
         "upload per client": f"{summary['upload_d_total'] / max(1, summary['rounds']):.3f} d per round, "
         f"{summary['upload_d_total']:.1f} d in total",
         "upload, all clients": f"{summary['upload_floats']:,} floats, {decimal(summary['upload_bytes'])}",
@@ -105,6 +105,11 @@ def run_table(summary: Mapping[str, Any], folder: Path) -> Table:
     for name, value in rows.items():
         table.add_row(name, value)
     return table
+
+
+def _size(summary: Mapping[str, Any]) -> str:
+    parameters, d = summary["parameters"], summary.get("d", summary["parameters"])
+    return f"d = {d:,} parameters" if d == parameters else f"d = {d:,}: {parameters:,} parameters, and buffers"
 
 
 def percent(value: float | None) -> str:
