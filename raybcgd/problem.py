@@ -23,6 +23,7 @@ from raybcgd.data.sources import load
 from raybcgd.errors import ConfigError, first_line
 from raybcgd.model.blocks import BlockLayout, divide, recut
 from raybcgd.model.flat import FlatModel
+from raybcgd.model.metrics import Metrics
 from raybcgd.model.settings import LOSSES, MODELS
 from raybcgd.model.stacking import fails_in_stack, not_stackable
 from raybcgd.model.zoo import build, loss_function
@@ -286,6 +287,7 @@ def check(problem: Problem) -> None:
     if config.blocks.redivide_every is not None:
         recut(problem.layout, config.blocks, None, stream(0))
     _check_forward_pass(problem)
+    _check_metrics(problem)
 
 
 def _check_forward_pass(problem: Problem) -> None:
@@ -307,3 +309,13 @@ def _check_forward_pass(problem: Problem) -> None:
             f'model.loss = "{loss}" does not accept outputs of shape {tuple(outputs.shape)[1:]} per sample with '
             f"{problem.classes} classes: {first_line(error)}; choose another loss, or a model with other outputs"
         ) from None
+
+
+def _check_metrics(problem: Problem) -> None:
+    metrics = problem.config.evaluation.metrics
+    if metrics:
+        with torch.no_grad():
+            outputs = (
+                problem.module().to(problem.dtype).eval()(torch.zeros((2, *problem.input_shape)).to(problem.dtype))
+            )
+        Metrics(metrics).sums(outputs, torch.full((2,), problem.classes - 1))

@@ -47,6 +47,7 @@ def summarise(records: Sequence[RoundRecord], models: Sequence[np.ndarray], seco
         "best_accuracy": max(values, default=None),
         "last_tenth_accuracy": None if tail is None else tail[0],
         "final_loss": losses[-1] if losses else None,
+        **_other_quality(records),
         "upload_d_total": records[-1].traffic.upload_d_total if records else 0.0,
         **{name: sum(getattr(record.traffic, name) for record in records) for name in totals},
         "simulated_seconds": sum(simulated) if simulated else None,
@@ -54,6 +55,13 @@ def summarise(records: Sequence[RoundRecord], models: Sequence[np.ndarray], seco
         "round_seconds_median": float(np.median([r.timing.seconds for r in records])) if records else None,
         "sha256": digest.hexdigest(),
     }
+
+
+def _other_quality(records: Sequence[RoundRecord]) -> dict[str, Any]:
+    """Return the last values of what only some runs measure: the clients' accuracies, and own metrics."""
+    last = next((record.quality for record in reversed(records) if record.quality.accuracy is not None), None)
+    found = {} if last is None else {"client_accuracy": last.clients, "metrics": last.metrics}
+    return {name: dict(value) for name, value in found.items() if value is not None}
 
 
 class Standing(NamedTuple):
