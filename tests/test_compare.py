@@ -274,9 +274,8 @@ def test_an_interrupted_comparison_continues(tmp_path: Path, monkeypatch: pytest
     whole = compare(load_config(path), algorithms=["fedavg", "fedbcgd"], out=tmp_path / "whole")
     started: list[bool] = []
 
-    def interrupted(config: Config, observe: Any, resume: bool, **options: Any) -> Any:
+    def interrupted(config: Config, resume: bool, **options: Any) -> Any:
         def stop(record: RoundRecord) -> None:
-            observe(record)
             if len(started) == 2:
                 raise KeyboardInterrupt
 

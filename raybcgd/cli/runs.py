@@ -103,7 +103,9 @@ def compare(
     names = algorithms.split(",") if algorithms is not None else None
     folder = out_folder or new_folder("compare")
     try:
-        result = run_comparison(experiment, algorithms=names, out=folder, resume=resume == "auto", progress=display(log))
+        result = run_comparison(
+            experiment, algorithms=names, out=folder, resume=resume == "auto", progress=display(log)
+        )
     except KeyboardInterrupt as end:
         what, code = _ended(end)
         done = len(list(folder.glob("*/summary.json")))
