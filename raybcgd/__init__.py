@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from raybcgd.errors import ConfigError as ConfigError
     from raybcgd.errors import RunError as RunError
     from raybcgd.experiment import run as run
+    from raybcgd.opened import Run as Run
+    from raybcgd.opened import figures as figures
     from raybcgd.record.rounds import RoundRecord as RoundRecord
     from raybcgd.results import RunResult as RunResult
     from raybcgd.wire.codecs import Codec as Codec
@@ -68,6 +70,7 @@ else:  # imported on first use, so that the command line handles Ctrl-C before t
             "raybcgd.errors": ("ConfigError", "RunError"),
             "raybcgd.experiment": ("run",),
             "raybcgd.record.rounds": ("RoundRecord",),
+            "raybcgd.opened": ("Run", "figures"),
             "raybcgd.results": ("RunResult",),
             "raybcgd.wire.codecs": ("Codec",),
         },

@@ -99,6 +99,8 @@ def _run(
         **summarise(records, models, time.perf_counter() - started),
         "parameters": problem.parameters,
         "d": problem.layout.size,
+        "input_shape": problem.input_shape,
+        "classes": problem.classes,
         "stack": problem.stack,
         "devices": sorted({record.hosts.device for record in records if record.hosts.device}),
         "versions": versions(),

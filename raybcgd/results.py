@@ -14,10 +14,12 @@ from torch import nn
 from raybcgd.model.flat import FlatModel
 from raybcgd.problem import Problem
 from raybcgd.record.rounds import RoundLog, RoundRecord
+from raybcgd.record.summary import accuracies
+from raybcgd.record.table import round_rows
 from raybcgd.storage import RunFolder, write_atomic
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunResult:
     """The result of a run."""
 
@@ -26,6 +28,28 @@ class RunResult:
     model: nn.Module
     """The trained model, on the CPU."""
     folder: Path
+
+    def frame(self) -> Any:
+        """Return one row per round as a pandas.DataFrame."""
+        return frame_of(self.records)
+
+    def __repr__(self) -> str:
+        return f"RunResult({headline_of(self.summary['algorithm'], self.records, self.folder)})"
+
+
+def frame_of(records: Sequence[RoundRecord]) -> Any:
+    """Return the rounds of a run as a pandas.DataFrame."""
+    import pandas  # a dependency of Ray Tune; slow to import
+
+    return pandas.DataFrame(round_rows(records))
+
+
+def headline_of(label: str, records: Sequence[RoundRecord], folder: Path) -> str:
+    """Return a run in one line."""
+    values = accuracies(records)
+    accuracy = f"accuracy {values[-1]:.1%}, " if values else ""
+    upload = records[-1].traffic.upload_d_total if records else 0.0
+    return f"{label}, {len(records)} rounds, {accuracy}{upload:.1f} d uploaded, {folder}"
 
 
 def finished_run(folder: RunFolder, problem: Problem) -> RunResult:

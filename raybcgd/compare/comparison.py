@@ -29,7 +29,7 @@ from raybcgd.server.budget import expected_rounds
 from raybcgd.storage import RunFolder, make_folder, new_folder, slug, write_atomic
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """The result of a comparison."""
 
@@ -42,6 +42,10 @@ class Comparison:
     folder: Path
     """Contains a folder per run, `comparison.json`, `comparison.md` and `comparison.png`. The plot shows the first
     seed."""
+
+    def __repr__(self) -> str:
+        """Show the table of the comparison."""
+        return comparison_markdown(self.standings, self.target, details=False)
 
 
 def compare(

@@ -44,9 +44,9 @@ def comparison_table(lines: Sequence[Standing], target: float) -> Table:
     return table
 
 
-def comparison_markdown(lines: Sequence[Standing], target: float) -> str:
+def comparison_markdown(lines: Sequence[Standing], target: float, details: bool = True) -> str:
     """Return a comparison as a Markdown table, with the final accuracies, all volumes and the hyper-parameters."""
-    rows = [{**_cells(line, target), **_more_cells(line, target)} for line in lines]
+    rows = [{**_cells(line, target), **(_more_cells(line, target) if details else {})} for line in lines]
     texts = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
     return "".join(f"| {' | '.join(row)} |\n" for row in texts)
 
