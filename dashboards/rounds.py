@@ -63,6 +63,19 @@ def _learning() -> Panels:
             Query("raybcgd_quality_accuracy_by_phase", "{{run}} phase {{data_phase}}"),
         ),
         graph(
+            "Accuracy of the clients",
+            "Accuracy on the clients' own training samples: mean, worst tenth and deviation. Empty without "
+            "`evaluation.clients`.",
+            "percentunit",
+            Query("raybcgd_quality_client_accuracy", "{{run}} {{statistic}}"),
+        ),
+        graph(
+            "Own metrics",
+            "Values of `evaluation.metrics` on the test data.",
+            "none",
+            Query("raybcgd_quality_metrics", "{{run}} {{metric}}"),
+        ),
+        graph(
             "Clients per round",
             "Participants per round, and dropped clients per minute by reason.",
             "none",

@@ -53,9 +53,11 @@ if TYPE_CHECKING:
     from raybcgd.data.partition import Partitioner as Partitioner
     from raybcgd.errors import ConfigError as ConfigError
     from raybcgd.errors import RunError as RunError
-    from raybcgd.experiment import RunResult as RunResult
     from raybcgd.experiment import run as run
+    from raybcgd.opened import Run as Run
+    from raybcgd.opened import figures as figures
     from raybcgd.record.rounds import RoundRecord as RoundRecord
+    from raybcgd.results import RunResult as RunResult
     from raybcgd.wire.codecs import Codec as Codec
 else:  # imported on first use, so that the command line handles Ctrl-C before torch is loaded
     __getattr__, __dir__ = lazy(
@@ -66,8 +68,10 @@ else:  # imported on first use, so that the command line handles Ctrl-C before t
             "raybcgd.data.dataset": ("Dataset",),
             "raybcgd.data.partition": ("Partitioner",),
             "raybcgd.errors": ("ConfigError", "RunError"),
-            "raybcgd.experiment": ("RunResult", "run"),
+            "raybcgd.experiment": ("run",),
             "raybcgd.record.rounds": ("RoundRecord",),
+            "raybcgd.opened": ("Run", "figures"),
+            "raybcgd.results": ("RunResult",),
             "raybcgd.wire.codecs": ("Codec",),
         },
     )

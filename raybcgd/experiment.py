@@ -2,15 +2,11 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
-from safetensors.torch import save
 from torch import nn
 
 from raybcgd.algorithms.contract import title
@@ -19,7 +15,6 @@ from raybcgd.data.dataset import Dataset
 from raybcgd.engine.engines import engine_named
 from raybcgd.engine.session import Announcer
 from raybcgd.errors import ConfigError, RunError
-from raybcgd.model.flat import FlatModel
 from raybcgd.problem import Data, Problem, prepare
 from raybcgd.record.lock import locked
 from raybcgd.record.logs import log_round
@@ -28,22 +23,12 @@ from raybcgd.record.rounds import RoundLog, RoundRecord
 from raybcgd.record.summary import summarise, versions
 from raybcgd.report.progress import Display, as_display
 from raybcgd.report.trackers import tracking
+from raybcgd.results import RunResult, save_models
 from raybcgd.server.budget import expected_rounds
 from raybcgd.storage import RunFolder, new_folder, write_atomic
 
 Observer = Callable[[RoundRecord], None]
 """Called with the record of every round."""
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """The result of a run."""
-
-    records: tuple[RoundRecord, ...]
-    summary: dict[str, Any]
-    model: nn.Module
-    """The trained model, on the CPU."""
-    folder: Path
 
 
 def run(
@@ -108,11 +93,14 @@ def _run(
         models = session.models()
     records = tuple(RoundLog(folder.rounds))
     flat = problem.flat_model()
-    write_atomic(folder.final, save(_named(flat, models)))
+    save_models(folder, flat, models)
     summary = {
         "algorithm": problem.algorithm.name,
         **summarise(records, models, time.perf_counter() - started),
-        "parameters": problem.layout.size,
+        "parameters": problem.parameters,
+        "d": problem.layout.size,
+        "input_shape": problem.input_shape,
+        "classes": problem.classes,
         "stack": problem.stack,
         "devices": sorted({record.hosts.device for record in records if record.hosts.device}),
         "versions": versions(),
@@ -152,13 +140,3 @@ def _open_folder(config: Config, algorithm: str, out: str | Path | None, resume:
         reason = getattr(cause, "strerror", None) or error
         raise ConfigError(f"cannot write to {path} ({reason}); choose another --out") from None
     return folder
-
-
-def _named(flat: FlatModel, models: Sequence[np.ndarray]) -> dict[str, torch.Tensor]:
-    """Return the weights by their names in the module's state dict. Models after the first get a numbered prefix."""
-    tensors = {}
-    for number, model in enumerate(models):
-        prefix = "" if number == 0 else f"model{number}."
-        named = flat.named(torch.from_numpy(model.copy()))  # arrays from Ray are read-only
-        tensors.update({prefix + name: tensor.contiguous() for name, tensor in named.items()})
-    return tensors

@@ -142,3 +142,5 @@ class Score(NamedTuple):
     correct: int
     loss: float
     samples: int
+    metrics: tuple[float, ...] = ()
+    """Sums of the values of `evaluation.metrics`."""

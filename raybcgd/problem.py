@@ -1,9 +1,10 @@
 """The training problem: everything that the server and the hosts derive from a config and the data."""
 
 import copy
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from functools import cached_property
+from dataclasses import dataclass, fields, replace
+from functools import cache, cached_property
 from itertools import chain
 from typing import cast
 
@@ -15,14 +16,16 @@ from raybcgd.algorithms.api import Algorithm
 from raybcgd.algorithms.contract import zeros
 from raybcgd.config.schema import Config
 from raybcgd.data.dataset import Dataset
+from raybcgd.data.normalise import normalise
 from raybcgd.data.partition import Partition, partition
 from raybcgd.data.phases import phases
 from raybcgd.data.sources import load
 from raybcgd.errors import ConfigError, first_line
 from raybcgd.model.blocks import BlockLayout, divide, recut
 from raybcgd.model.flat import FlatModel
-from raybcgd.model.layers import layers_of
+from raybcgd.model.metrics import Metrics
 from raybcgd.model.settings import LOSSES, MODELS
+from raybcgd.model.stacking import fails_in_stack, not_stackable
 from raybcgd.model.zoo import build, loss_function
 from raybcgd.plan.links import uplinks
 from raybcgd.randomness import stream
@@ -30,6 +33,8 @@ from raybcgd.record.state_layout import StateArray, StateLayout
 from raybcgd.storage import open_address
 from raybcgd.wire.codecs import Codec
 from raybcgd.wire.upload import Wire
+
+log = logging.getLogger(__name__)
 
 _STACK = 64
 _STACKED_PARAMETERS = 200_000
@@ -58,6 +63,8 @@ class Problem:
     """Number of samples of the largest client."""
     own_module: nn.Module | None = None
     """The user's module, if one was passed as an object."""
+    no_stack: str | None = None
+    """Why clients train one at a time. None: they train in stacks."""
 
     def module(self) -> nn.Module:
         """Return a new module with the initial parameters."""
@@ -117,6 +124,11 @@ class Problem:
     def _trained_on(self) -> dict[torch.device, Tensor]:
         return {}
 
+    @property
+    def parameters(self) -> int:
+        """Number of trainable parameters. d, the length of the flat vector, also counts floating-point buffers."""
+        return sum(entry.size for layer in self.layout.order for entry in layer.entries if entry.trained)
+
     @cached_property
     def wire(self) -> Wire:
         return self.wire_at(self.layout.edges)
@@ -156,15 +168,11 @@ class Problem:
     def stack(self) -> int:
         """Number of clients that are trained together. 0: one at a time."""
         wanted = self.config.local.stack
-        module = self.module()
-        reason = _not_stackable(module)
-        if wanted == "auto":
-            convolutions = any(isinstance(child, nn.modules.conv._ConvNd) for child in module.modules())
-            small = self.layout.size <= _STACKED_PARAMETERS
-            return _STACK if reason is None and small and not convolutions else 0
-        if wanted and reason is not None:
-            raise ConfigError(f"local.stack = {wanted} cannot be used with this model: {reason}; set local.stack = 0")
-        return wanted
+        if wanted and wanted != "auto" and self.no_stack is not None:
+            raise ConfigError(
+                f"local.stack = {wanted} cannot be used with this model: {self.no_stack}; set local.stack = 0"
+            )
+        return 0 if self.no_stack is not None else _STACK if wanted == "auto" else wanted
 
     @cached_property
     def keeps_state(self) -> bool:
@@ -193,13 +201,29 @@ def _numpy_name(dtype: torch.dtype) -> str:
     return torch.empty(0, dtype=dtype).numpy().dtype.str
 
 
-def _not_stackable(module: nn.Module) -> str | None:
-    if any(not entry.trained for layer in layers_of(module) for entry in layer.entries):
-        return "it has buffers that training changes"
-    for child in module.modules():
-        if isinstance(child, nn.modules.dropout._DropoutNd) or "StochasticDepth" in type(child).__name__:
-            return "it draws random numbers in its forward pass"
-    return None
+def _no_stack(problem: Problem, dataset: Dataset) -> str | None:
+    """Return why clients train one at a time. None: they train in stacks. The model is tried out once."""
+    module, wanted = problem.module(), problem.config.local.stack
+    if wanted == "auto":
+        if any(isinstance(child, nn.modules.conv._ConvNd) for child in module.modules()):
+            return "a stack of convolutions is slower"
+        if problem.layout.size > _STACKED_PARAMETERS:
+            return "a stack of models of this size is slower"
+    if wanted == 0 or (reason := not_stackable(module)) is not None:
+        return reason if wanted else "local.stack = 0"
+    rows = np.arange(3) % len(dataset.train)
+    inputs = normalise(torch.from_numpy(dataset.train.inputs[rows]), dataset, problem.dtype)
+    targets = torch.from_numpy(dataset.train.targets[rows])
+    reason = fails_in_stack(problem.flat_model(), problem.loss, inputs, targets)
+    if reason is not None and wanted == "auto":
+        _note(reason)
+    return reason
+
+
+@cache
+def _note(reason: str) -> None:
+    """Log why a model does not train in stacks, once per process."""
+    log.warning("note: clients train one at a time, because the model cannot train in a stack: %s", reason)
 
 
 def prepare(config: Config, module: nn.Module | None = None, dataset: Dataset | None = None) -> tuple[Problem, Data]:
@@ -214,6 +238,7 @@ def prepare(config: Config, module: nn.Module | None = None, dataset: Dataset | 
         largest_client=max(int(parts.sizes.max()) for parts in data.partitions),
         own_module=None if module is None else _on_cpu(module),
     )
+    problem = replace(problem, no_stack=_no_stack(problem, dataset))
     check(problem)
     return problem, data
 
@@ -262,6 +287,7 @@ def check(problem: Problem) -> None:
     if config.blocks.redivide_every is not None:
         recut(problem.layout, config.blocks, None, stream(0))
     _check_forward_pass(problem)
+    _check_metrics(problem)
 
 
 def _check_forward_pass(problem: Problem) -> None:
@@ -283,3 +309,13 @@ def _check_forward_pass(problem: Problem) -> None:
             f'model.loss = "{loss}" does not accept outputs of shape {tuple(outputs.shape)[1:]} per sample with '
             f"{problem.classes} classes: {first_line(error)}; choose another loss, or a model with other outputs"
         ) from None
+
+
+def _check_metrics(problem: Problem) -> None:
+    metrics = problem.config.evaluation.metrics
+    if metrics:
+        with torch.no_grad():
+            outputs = (
+                problem.module().to(problem.dtype).eval()(torch.zeros((2, *problem.input_shape)).to(problem.dtype))
+            )
+        Metrics(metrics).sums(outputs, torch.full((2,), problem.classes - 1))

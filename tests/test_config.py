@@ -67,7 +67,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"algorithm": {"lr": -1}}, "algorithm.lr = -1: must be greater than 0"),
     ({"algoritm": {}}, "algoritm is not a setting; did you mean algorithm?"),
     ({"lr": 0.3}, "lr is not a setting; did you mean algorithm.lr?"),
-    ({"data": {"clients": 3}}, "data.clients is not a setting; did you mean data.partition.clients?"),
+    (
+        {"data": {"clients": 3}},
+        "data.clients is not a setting; did you mean data.partition.clients or evaluation.clients?",
+    ),
     ({"data": {"rho": 3}}, "data.rho is not a setting; did you mean data.partition.rho?"),
     ({"data": {"partition": {"knd": "iid"}}}, "data.partition.knd is not a setting of dirichlet; did you mean kind?"),
     (

@@ -70,6 +70,12 @@ class _Group(NamedTuple):
     """The pieces of each term."""
     measured: tuple[tuple[int, slice], ...]
     """The blocks of the displacement: number, and slice of the uploaded coordinates."""
+    moved: Tensor | None
+    """For each coordinate of the displacement: 1 for a parameter, 0 for a buffer. None without buffers."""
+
+    def parameters(self, moved: Tensor) -> Tensor:
+        """Return displacements without buffers, which no measurement counts."""
+        return moved if self.moved is None else moved * self.moved
 
 
 class Measured(NamedTuple):
@@ -112,7 +118,7 @@ class Reducer:
             for field, values in zip(self._fields, rows, strict=True)
             for span in group.spans[field.name]
         ]
-        moved = rows[[field.name for field in self._fields].index(self._displacement)]
+        moved = group.parameters(rows[[field.name for field in self._fields].index(self._displacement)])
         squares = [moved[:, part].square().sum(1) for _, part in group.measured]
         return torch.cat([part.double() for part in (torch.stack(largest), *squares)])
 
@@ -158,6 +164,7 @@ class Reducer:
 
     def _measure(self, group: _Group, moved: Tensor, measured: "Measured | None") -> None:
         """Add displacements, one row per client, to the measurements of the round."""
+        moved = group.parameters(moved)
         squares = torch.zeros(len(moved), len(self._wire.layout.blocks) + 1, dtype=torch.float64)
         for position, (number, part) in enumerate(group.measured):
             found = _squared_norms(moved[:, part]) if measured is None else measured.squares[:, position]
@@ -210,7 +217,8 @@ class Reducer:
         if block not in self._groups:
             wire, slices = self._wire, self._wire.coordinates(block)
             spans = {field.name: spans_of(wire, field.kind, block) for field in self._fields}
-            widest = [Span(0, 0, s, p) for s, p in _concatenated(wire.slices(self._displacement_kind, block))]
+            displaced = wire.slices(self._displacement_kind, block)
+            widest = [Span(0, 0, s, p) for s, p in _concatenated(displaced)]
             blocks = enumerate((*wire.layout.blocks, wire.layout.shared))
             measured = [
                 (n, span.part_of(b.slice)) for n, b in blocks for span in widest if b.size and span.covers(b.slice)
@@ -221,6 +229,7 @@ class Reducer:
                 shared=wire.shared_span(block),
                 spans=spans,
                 measured=tuple(measured),
+                moved=None if self._trained is None else take(self._trained, displaced),
             )
         return self._groups[block]
 

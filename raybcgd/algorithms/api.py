@@ -205,7 +205,7 @@ class Algorithm(AlgorithmConfig):
     """
 
     name: ClassVar[str]
-    """The value of `algorithm.name` in a config."""
+    """The value of `algorithm.name` in a config. A subclass of a method that does not set it gets its class name."""
 
     Server: ClassVar[type[Any]]
     """The server's state. `x` is the global model."""
@@ -225,6 +225,8 @@ class Algorithm(AlgorithmConfig):
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
+        if hasattr(cls, "name") and "name" not in vars(cls):  # tables and folders must tell it from its base class
+            cls.name = cls.__name__
         check(cls, Algorithm)
 
     def server_init(self, x: Tensor, phases: int = 1) -> Any:

@@ -10,6 +10,7 @@ import typer
 from raybcgd.cli.blocks import blocks
 from raybcgd.cli.cluster import cluster
 from raybcgd.cli.data import data
+from raybcgd.cli.export import export
 from raybcgd.cli.list_settings import settings
 from raybcgd.cli.methods import methods
 from raybcgd.cli.paper import paper
@@ -21,7 +22,7 @@ from raybcgd.cli.watch import watch
 from raybcgd.version import VERSION
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for command in (train, resume, compare, sweep, paper, report, watch, submit, jobs, blocks, methods, settings):
+for command in (train, resume, compare, sweep, paper, report, export, watch, submit, jobs, blocks, methods, settings):
     app.command()(command)
 app.command("plan", hidden=True)(blocks)  # the former name of `blocks`
 app.add_typer(data, name="data")

@@ -65,7 +65,7 @@ def _run(config: Config, folder: RunFolder, resume: bool, log: Literal["auto", "
     try:
         result = run(config, out=folder.path, resume=resume, progress=display(log))
     except KeyboardInterrupt as end:
-        what, code = (f"ended by {end}", end.exit_code) if isinstance(end, Terminated) else ("interrupted", INTERRUPTED)
+        what, code = _ended(end)
         done = RoundLog(folder.rounds).content().count(b"\n")
         if not done:
             raise Interrupted(f"{what} before the end of the first round", code) from None
@@ -73,6 +73,11 @@ def _run(config: Config, folder: RunFolder, resume: bool, log: Literal["auto", "
             f"{what} after {done} rounds; continue from the last checkpoint with `raybcgd resume {folder.path}`", code
         ) from None
     out.print(run_table(result.summary, result.folder))
+
+
+def _ended(end: KeyboardInterrupt) -> tuple[str, int]:
+    """Return what ended a command, and its exit code."""
+    return (f"ended by {end}", end.exit_code) if isinstance(end, Terminated) else ("interrupted", INTERRUPTED)
 
 
 @exits_cleanly
@@ -87,14 +92,33 @@ def compare(
     ] = None,
     settings: Set = None,
     out_folder: Out = None,
+    resume: Annotated[
+        Literal["never", "auto"],
+        typer.Option(help="auto: keep the finished runs in --out, and continue the unfinished ones."),
+    ] = "never",
     log: Log = "auto",
 ) -> None:
-    """Run several methods on the same data and seeds. Write a table and a plot of accuracy against upload."""
+    """Run several methods on the same data and seeds. Write a table and a plot of accuracy against upload.
+
+    A run that fails does not stop the others.
+    """
     given = [] if seeds is None else [f"compare.seeds=[{seeds}]"]
     experiment = load_config(config, [*(settings or ()), *given])
     names = algorithms.split(",") if algorithms is not None else None
-    result = run_comparison(experiment, algorithms=names, out=out_folder, progress=display(log))
+    folder = out_folder or new_folder("compare")
+    try:
+        result = run_comparison(
+            experiment, algorithms=names, out=folder, resume=resume == "auto", progress=display(log)
+        )
+    except KeyboardInterrupt as end:
+        what, code = _ended(end)
+        done = len(list(folder.glob("*/summary.json")))
+        raise Interrupted(
+            f"{what} after {done} finished runs; repeat the command with --out {folder} --resume auto to continue", code
+        ) from None
     out.print(comparison_table(result.standings, result.target, out.width))
+    for label, reason in result.failures.items():
+        print_line(f"{label} failed: {reason}")
     print_line(f"plot and tables: {result.folder}/comparison.png, .md, .json")
 
 

@@ -38,6 +38,7 @@ from raybcgd.messages import (
     Score,
     SumKey,
 )
+from raybcgd.model.metrics import Metrics
 from raybcgd.problem import Data, Problem
 from raybcgd.randomness import seed_of
 from raybcgd.record.state_layout import State
@@ -99,6 +100,7 @@ class ClientHost:
         backend = problem.config.local.compile
         self._stack_gradient = StackGradient(self._flat, problem.loss, self._bf16, backend)
         self._forward = None if backend is None else torch.compile(self._flat.module, backend=backend, dynamic=True)
+        self._metrics = Metrics(problem.config.evaluation.metrics)
         self._shards = Shards(problem, data, device)
         self._states = None
         if problem.keeps_state:
@@ -328,7 +330,9 @@ class ClientHost:
             losses = self._problem.loss(outputs, targets, reduction="none").double()
             single = outputs.dim() == 1 or outputs.shape[-1] == 1
             guess = (outputs.reshape(-1) > 0).long() if single else outputs.argmax(-1)
-            scores.append(Score(int((guess == targets).sum()), float(losses.sum()), len(rows)))
+            # Clients' pieces only need the accuracy.
+            measured = () if piece.client is not None else self._metrics.sums(outputs, targets)
+            scores.append(Score(int((guess == targets).sum()), float(losses.sum()), len(rows), measured))
         return scores
 
     def _rows_of(self, piece: Piece) -> tuple[Split, np.ndarray]:

@@ -27,7 +27,7 @@ class LocalConfig(Section):
     do not compile."""
     stack: Literal["auto"] | Annotated[int, Field(ge=0)] = "auto"
     """Number of clients that a host trains together, as one stack. 0: one client at a time. auto: 64 for small models
-    without convolutions, otherwise 0."""
+    without convolutions that can train in a stack, otherwise 0."""
 
     def num_batches(self, samples: int) -> int:
         """Return the number of batches per epoch."""

@@ -10,12 +10,12 @@ from typing import Any
 from raybcgd.algorithms.settings import ALGORITHMS
 from raybcgd.data.settings import PARTITIONS, SOURCES
 from raybcgd.errors import ConfigError
-from raybcgd.model.settings import LOSSES, MODELS
+from raybcgd.model.settings import LOSSES, METRICS, MODELS
 from raybcgd.registry import Registry
 from raybcgd.storage import RunFolder
 from raybcgd.wire.settings import CODECS
 
-_REGISTRIES = (ALGORITHMS, CODECS, PARTITIONS, SOURCES, MODELS, LOSSES)
+_REGISTRIES = (ALGORITHMS, CODECS, PARTITIONS, SOURCES, MODELS, LOSSES, METRICS)
 
 
 def check_trusted(tables: Mapping[str, Any], given: Container[str], folder: RunFolder) -> None:
@@ -41,9 +41,10 @@ def check_trusted(tables: Mapping[str, Any], given: Container[str], folder: RunF
 def _references(tables: Mapping[str, Any]) -> Iterator[tuple[Registry, str]]:
     """Yield the references to code in a config."""
     for registry in _REGISTRIES:
-        choice = _value(tables, registry.setting)
-        if registry.is_foreign(choice):
-            yield registry, choice
+        found = _value(tables, registry.setting)
+        for choice in found if isinstance(found, list) else [found]:
+            if registry.is_foreign(choice):
+                yield registry, choice
 
 
 def _value(tables: Mapping[str, Any], setting: str) -> Any:

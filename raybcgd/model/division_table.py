@@ -14,8 +14,9 @@ class Row(NamedTuple):
     block: str
     layers: tuple[str, ...]
     parameters: int
-    """Coordinates of the flat vector: trainable parameters and floating-point buffers."""
+    """Trainable parameters."""
     bytes: int
+    """Size of the block, which also holds floating-point buffers."""
     share: float
     """Fraction of d."""
     weights: int
@@ -42,7 +43,14 @@ def division_table(layout: BlockLayout, dtype: torch.dtype | str) -> list[Row]:
     """Return one row per block; the shared block, if any, is last."""
     itemsize, d = _itemsize(dtype), layout.size
     return [
-        Row(block.name, block.layers, block.size, block.size * itemsize, block.size / d, _weights_in(layout, block))
+        Row(
+            block.name,
+            block.layers,
+            _trained_in(layout, block, dimensions=0),
+            block.size * itemsize,
+            block.size / d,
+            _trained_in(layout, block, dimensions=2),
+        )
         for block in layout.all_blocks
     ]
 
@@ -58,11 +66,12 @@ def _itemsize(dtype: torch.dtype | str) -> int:
     return dtype.itemsize if isinstance(dtype, torch.dtype) else int(getattr(torch, dtype).itemsize)
 
 
-def _weights_in(layout: BlockLayout, block: Block) -> int:
+def _trained_in(layout: BlockLayout, block: Block, dimensions: int) -> int:
+    """Count the trainable coordinates of a block, in tensors of at least this many dimensions."""
     total = start = 0
     for entry in (entry for layer in layout.order for entry in layer.entries):
         stop = start + entry.size
-        if entry.trained and len(entry.shape) >= 2:
+        if entry.trained and len(entry.shape) >= dimensions:
             # An equal cut may contain only part of a tensor.
             total += max(0, min(stop, block.stop) - max(start, block.start))
         start = stop

@@ -34,6 +34,11 @@ LOSSES = Registry(
     },
 )
 
+METRICS = Registry(
+    "evaluation.metrics",
+    {"top5": "raybcgd.model.metrics:top5", "absolute_error": "raybcgd.model.metrics:absolute_error"},
+)
+
 
 class ModelConfig(Section):
     """`[model]`: the model and its loss."""

@@ -67,11 +67,15 @@ class History:
         assert self.moved is not None
         return np.sqrt([self.moved[block.slice].sum() for block in layout.blocks])
 
-    def measured(self, before: Tensor, after: Tensor, drift: Tensor | None) -> "History":
-        """Return the history after one more round, given x before and after it. NaN in `drift`: not uploaded."""
+    def measured(self, before: Tensor, after: Tensor, drift: Tensor | None, trained: Tensor | None = None) -> "History":
+        """Return the history after one more round, given x before and after it. NaN in `drift`: not uploaded.
+
+        `trained` is 0 on buffers, whose movement does not count.
+        """
         moved, drifted = self.moved, self.drifted
         if moved is not None:
-            moved = _decayed(moved, (after - before).double().cpu().numpy() ** 2)
+            step = after - before if trained is None else (after - before) * trained
+            moved = _decayed(moved, step.double().cpu().numpy() ** 2)
         if drifted is not None and drift is not None:
             new = drift.double().cpu().numpy()
             drifted = np.where(np.isnan(new), drifted, _decayed(drifted, new))

@@ -69,6 +69,16 @@ def _by_reason(dropped: Sequence[Dropped]) -> dict[str, float]:
     return {"deadline": late, "error": len(dropped) - late}
 
 
+class ClientQuality(Section):
+    """The accuracy of the global model on the clients' own training samples, over the clients."""
+
+    mean: float
+    worst_tenth: float
+    """Mean over the tenth of the clients with the lowest accuracy, at least one client."""
+    deviation: float
+    """Standard deviation over the clients."""
+
+
 class Quality(Section):
     """The global model after the round."""
 
@@ -85,6 +95,13 @@ class Quality(Section):
     """Mean test loss."""
     train_loss: Annotated[float | None, GAUGE] = None
     """Mean loss of the participants during local training. None without participants; null in the log if not finite."""
+    clients: Annotated[
+        ClientQuality | None, Metric(by="statistic", name="quality_client_accuracy", read=lambda found: dict(found))
+    ] = None
+    """Accuracy on the clients' own training samples: mean, worst tenth and deviation. None without
+    `evaluation.clients`."""
+    metrics: Annotated[dict[str, float] | None, Metric(by="metric")] = None
+    """Values of `evaluation.metrics` on the test data. None without such metrics."""
 
 
 class Traffic(Section):
@@ -109,7 +126,8 @@ class Traffic(Section):
 
 
 class Blocks(Section):
-    """One value per block, the shared block last."""
+    """One value per block, the shared block last. Traffic includes floating-point buffers, such as the statistics of
+    batch norm; displacements, movement and norms do not."""
 
     upload_floats: Annotated[tuple[int, ...], COUNTER_BY_BLOCK]
     """Values uploaded per block."""

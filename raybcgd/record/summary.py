@@ -59,6 +59,7 @@ def summarise(records: Sequence[RoundRecord], models: Sequence[np.ndarray], tota
         "best_accuracy": max(values, default=None),
         "last_tenth_accuracy": None if tail is None else tail[0],
         "final_loss": losses[-1] if losses else None,
+        **_other_quality(records),
         "upload_d_total": records[-1].traffic.upload_d_total if records else 0.0,
         **{name: sum(getattr(record.traffic, name) for record in records) for name in totals},
         "simulated_seconds": sum(simulated) if simulated else None,
@@ -67,6 +68,13 @@ def summarise(records: Sequence[RoundRecord], models: Sequence[np.ndarray], tota
         "round_seconds_median": float(np.median([r.timing.seconds for r in records])) if records else None,
         "sha256": digest.hexdigest(),
     }
+
+
+def _other_quality(records: Sequence[RoundRecord]) -> dict[str, Any]:
+    """Return the last values of what only some runs measure: the clients' accuracies, and own metrics."""
+    last = next((record.quality for record in reversed(records) if record.quality.accuracy is not None), None)
+    found = {} if last is None else {"client_accuracy": last.clients, "metrics": last.metrics}
+    return {name: dict(value) for name, value in found.items() if value is not None}
 
 
 class Standing(NamedTuple):
@@ -101,7 +109,9 @@ class Standing(NamedTuple):
     seconds: float
     """Time of all rounds, without the start."""
     seeds: tuple[int, ...] = ()
-    """The seeds over which the numbers are means. Empty: one run."""
+    """The seeds. The numbers are means over the runs that finished. Empty: one run."""
+    failures: tuple[str, ...] = ()
+    """Why runs did not finish. If none did, `rounds` is 0 and the numbers have no meaning."""
 
 
 def standing(
@@ -133,6 +143,14 @@ def standing(
         keeps_target=keeps(records, target) is not None,
         **{name: summary[name] for name in copied},
     )
+
+
+def failed_standing(label: str, settings: str) -> Standing:
+    """Return the row of a method none of whose runs finished."""
+    counts = ("rounds", "upload_d_per_round", "upload_d_total", "upload_floats", "upload_bytes", "seconds")
+    numbers = dict.fromkeys(Standing._fields[3:-2]) | dict.fromkeys(counts, 0)
+    texts = {"label": label, "algorithm": "", "settings": settings}
+    return Standing(**{**numbers, **texts, "keeps_target": False})  # type: ignore[arg-type]
 
 
 def over_seeds(standings: Mapping[int, Standing]) -> Standing:

@@ -7,6 +7,7 @@ from typing import Any
 
 from raybcgd.errors import ConfigError
 from raybcgd.report import figures
+from raybcgd.report.client_figure import client_accuracy
 from raybcgd.report.plots import headline
 from raybcgd.report.runs import Run, methods_of
 from raybcgd.report.style import NewFigure, drawing, svg
@@ -64,6 +65,11 @@ _TEXTS = {
         "Test accuracy against rounds, and against the floats and bytes uploaded by all clients.",
     ),
     "loss": ("Loss", "Test loss on the same axes."),
+    "clients": (
+        "Accuracy of the clients",
+        "Accuracy of the global model on the clients' own training samples: mean, worst tenth of the clients, and "
+        "standard deviation over the clients.",
+    ),
     "stages": (
         "Time",
         "Time per round by stage, and rounds over time. Evaluation overlaps the next round; only the wait is shown.",
@@ -92,6 +98,7 @@ def draw(new: NewFigure, runs: Sequence[Run], target: float) -> dict[str, Any]:
     drawn = {
         "accuracy": figures.accuracy(new, methods, target),
         "loss": figures.loss(new, methods),
+        "clients": client_accuracy(new, methods),
         "stages": figures.stages(new, methods),
         "drift": drift,
         "movement": movement,

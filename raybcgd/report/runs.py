@@ -157,6 +157,8 @@ def run_folders(path: Path) -> list[Path]:
     found = sorted(file.parent for file in path.glob("*/config.toml"))
     if not found:
         raise ConfigError(f"{path} contains no run (no config.toml); pass the folder of a run or of a comparison")
+    # A run of a comparison that failed in its first round has nothing to show.
+    found = [folder for folder in found if RoundLog(RunFolder(folder).rounds).content()] or found
     order = [path / slug(name) for name in _methods(path)]
     return [*(folder for folder in order if folder in found), *(folder for folder in found if folder not in order)]
 

@@ -64,9 +64,9 @@ def comparison_table(lines: Sequence[Standing], target: float, width: int = 120)
     return table
 
 
-def comparison_markdown(lines: Sequence[Standing], target: float) -> str:
+def comparison_markdown(lines: Sequence[Standing], target: float, details: bool = True) -> str:
     """Return a comparison as a Markdown table, with the final accuracies, all volumes and the hyper-parameters."""
-    rows = [{**_cells(line, target), **_more_cells(line, target)} for line in lines]
+    rows = [{**_cells(line, target), **(_more_cells(line, target) if details else {})} for line in lines]
     texts = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
     note = f"\n{_NOT_KEPT}\n" if any("*" in cell for row in texts for cell in row) else ""
     return "".join(f"| {' | '.join(row)} |\n" for row in texts) + note
@@ -75,8 +75,9 @@ def comparison_markdown(lines: Sequence[Standing], target: float) -> str:
 def _cells(line: Standing, target: float) -> dict[str, str]:
     """Return the cells of a row by heading."""
     goal, kept = percentage(target), "" if line.keeps_target else "*"
-    return {
-        "method": line.label,
+    lost = f" ({len(line.failures)} of {len(line.seeds)} seeds failed)" if line.failures and line.rounds else ""
+    cells = {
+        "method": line.label + lost,
         "last tenth": _with_deviation(line),
         "best": percent(line.best_accuracy),
         "d/round": f"{line.upload_d_per_round:.3f}",
@@ -85,6 +86,7 @@ def _cells(line: Standing, target: float) -> dict[str, str]:
         f"rounds to {goal}": "-" if line.rounds_to_target is None else f"{line.rounds_to_target:.0f}",
         "time, s": f"{line.seconds:.1f}",
     }
+    return cells if line.rounds else {**dict.fromkeys(cells, "-"), "method": line.label, "last tenth": "failed"}
 
 
 def _more_cells(line: Standing, target: float) -> dict[str, str]:
@@ -112,7 +114,7 @@ def run_table(summary: Mapping[str, Any], folder: Path) -> Table:
     table = Table(title=f"{summary['algorithm']}: {summary['rounds']} rounds", show_header=False, title_justify="left")
     rows = {
         "accuracy": f"{percent(summary['final_accuracy'])} final, {percent(summary['best_accuracy'])} best",
-        "model": f"d = {summary['parameters']:,} parameters",
+        "model": _size(summary),
         "upload per client": f"{summary['upload_d_total'] / max(1, summary['rounds']):.3f} d per round, "
         f"{summary['upload_d_total']:.1f} d in total",
         "upload, all clients": f"{summary['upload_floats']:,} floats, {decimal(summary['upload_bytes'])}",
@@ -125,6 +127,11 @@ def run_table(summary: Mapping[str, Any], folder: Path) -> Table:
     for name, value in rows.items():
         table.add_row(name, value)
     return table
+
+
+def _size(summary: Mapping[str, Any]) -> str:
+    parameters, d = summary["parameters"], summary.get("d", summary["parameters"])
+    return f"d = {d:,} parameters" if d == parameters else f"d = {d:,}: {parameters:,} parameters, and buffers"
 
 
 def percent(value: float | None) -> str:

@@ -54,6 +54,7 @@ class Aggregator:
         (self._displacement,) = (field for field in declared(self._algorithm.terms_type) if field.name == name)
         self._weighted = problem.config.cohort.weighting == "samples"
         self._expected = {item.member.client: item for item in expected}
+        self._trained = problem.trained_on(self._device)
         self._reducer = Reducer(problem, wire, down, orders, torch.device("cpu"))
         self._moved_squares = list(torch.zeros(len(wire.layout.blocks) + 1, dtype=torch.float64, device=self._device))
         self._blocks = [block for block in enumerate((*wire.layout.blocks, wire.layout.shared)) if block[1].size]
@@ -135,6 +136,8 @@ class Aggregator:
             low, high = max(part.start, start), min(part.stop, start + len(values))
             if low < high:
                 piece = values[low - start : high - start]
+                if self._trained is not None:  # buffers do not count
+                    piece = piece * self._trained[low:high]
                 self._moved_squares[number] = self._moved_squares[number] + torch.dot(piece, piece)
 
     def _diversity(self) -> tuple[float | None, ...]:

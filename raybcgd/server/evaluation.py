@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 
 from raybcgd.messages import Piece, Score
+from raybcgd.model.settings import METRICS
 from raybcgd.record.rounds import Quality
+from raybcgd.server.client_quality import client_quality
+from raybcgd.server.settings import EvaluationConfig
 
 
 def pieces(counts: Sequence[int], size: int) -> list[Piece]:
@@ -15,16 +18,29 @@ def pieces(counts: Sequence[int], size: int) -> list[Piece]:
     ]
 
 
-def combine(parts: Sequence[Piece], scores: Sequence[Score], models: int) -> Quality:
-    """Return the mean accuracy and loss over the models, from the scores of all pieces in order."""
-    accuracies, losses = [], []
+def combine(parts: Sequence[Piece], scores: Sequence[Score], models: int, names: Sequence[str] = ()) -> Quality:
+    """Return the mean accuracy and loss over the models, from the scores of all pieces in order.
+
+    `names` are those of `evaluation.metrics`. Pieces of clients count only for the clients' statistics.
+    """
+    accuracies, losses, metrics = [], [], []
     for model in range(models):
-        mine = [score for part, score in zip(parts, scores, strict=True) if part.model == model]
+        pairs = zip(parts, scores, strict=True)
+        mine = [score for part, score in pairs if part.model == model and part.client is None]
         count = sum(score.samples for score in mine)
         accuracies.append(sum(score.correct for score in mine) / count)
         losses.append(sum(score.loss for score in mine) / count)
+        metrics.append([sum(values) / count for values in zip(*(score.metrics for score in mine), strict=True)])
+    means = [sum(values) / models for values in zip(*metrics, strict=True)]
     return Quality(
         accuracy=sum(accuracies) / models,
         loss=sum(losses) / models,
         accuracy_by_phase=tuple(accuracies) if models > 1 else None,
+        clients=client_quality(parts, scores),
+        metrics=dict(zip(names, means, strict=True)) or None,
     )
+
+
+def metric_names(config: EvaluationConfig) -> list[str]:
+    """Return the names of `evaluation.metrics` in the record: those of the functions."""
+    return [METRICS.name_of(metric).rpartition(":")[2] for metric in config.metrics]

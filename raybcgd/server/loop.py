@@ -20,8 +20,10 @@ from raybcgd.record.checkpoint import Checkpoints, Expected, Position
 from raybcgd.record.ledger import Ledger
 from raybcgd.record.metrics import RunInfo, exporting
 from raybcgd.record.rounds import RoundLog, RoundRecord, Timing
+from raybcgd.record.summary import accuracies
 from raybcgd.server.budget import Spent, expected_rounds
-from raybcgd.server.evaluation import combine, pieces
+from raybcgd.server.client_quality import client_pieces
+from raybcgd.server.evaluation import combine, metric_names, pieces
 from raybcgd.server.pool import Pool
 from raybcgd.server.round import RunState, run_round
 from raybcgd.storage import RunFolder
@@ -91,6 +93,8 @@ class TrainingLoop:
         self.state_address = f"{address}/states"
         self._log = RoundLog(folder.rounds)
         self._pieces = pieces([len(rows) for rows in data.test_rows], config.evaluation.batch_size)
+        if config.evaluation.clients:
+            self._pieces += client_pieces(config.evaluation, data.partitions, config.seed)
         self._saving_seconds = 0.0
         self._saved_at: float | None = None
         self._state = fresh = initial_state(problem, data)
@@ -104,6 +108,7 @@ class TrainingLoop:
             self._state = restored_state(self._state, position)
             self._device = next((record.hosts.device for record in reversed(list(self._log))), None)
         self._spent = Spent.on(self._log)
+        self._accuracies = accuracies(self._log)
 
     def _position(self, resume: bool) -> Position | None:
         """Return the checkpoint to resume from, or None to start at round 0."""
@@ -162,6 +167,9 @@ class TrainingLoop:
             self._warn_about_devices(record)
             self._state, self._spent = state, self._spent.plus(record)
             pending = self._pending(record, pool)
+            if self._problem.config.budget.by_quality:
+                yield from self._finish(pending)
+                pending = None
         yield from self._finish(pending)
         self._move_server(torch.device("cpu"))  # so that the next run of this process has the accelerator's memory
 
@@ -172,7 +180,8 @@ class TrainingLoop:
     @property
     def _done(self) -> bool:
         config = self._problem.config
-        return self._state.rounds >= config.rounds or self._spent.reaches(config.budget)
+        spent = self._state.rounds >= config.rounds or self._spent.reaches(config.budget)
+        return spent or config.budget.is_enough(self._accuracies)
 
     def _warn_about_devices(self, record: RoundRecord) -> None:
         """Warn if a resumed run, or a replaced host, continues on another kind of device."""
@@ -227,7 +236,8 @@ class TrainingLoop:
         """Wait for the evaluation of a round and log the round."""
         started, record, quality = time.perf_counter(), pending.record, pending.record.quality
         if pending.scores is not None:
-            evaluated = combine(self._pieces, pending.scores(), len(self._data.test_rows))
+            names = metric_names(self._problem.config.evaluation)
+            evaluated = combine(self._pieces, pending.scores(), len(self._data.test_rows), names)
             quality = evaluated.model_copy(update={"train_loss": quality.train_loss})
         waited, saving = time.perf_counter() - started, self._saving_seconds
         timing = Timing(
@@ -236,6 +246,7 @@ class TrainingLoop:
             finished_at=time.time(),
         )
         record = record.model_copy(update={"quality": quality, "timing": timing})
+        self._accuracies += accuracies([record])
         self._log.append(record)
         return record
 

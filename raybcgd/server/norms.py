@@ -11,17 +11,23 @@ from raybcgd.algorithms.contract import ControlVariate, Kind, Momentum, declared
 from raybcgd.model.blocks import BlockLayout
 
 
-def block_norms(vector: Tensor, layout: BlockLayout) -> tuple[float, ...]:
-    """Return the Euclidean norm of every block of a vector, the shared block last."""
+def block_norms(vector: Tensor, layout: BlockLayout, trained: Tensor | None = None) -> tuple[float, ...]:
+    """Return the Euclidean norm of every block of a vector, the shared block last.
+
+    `trained` is 0 on buffers, which do not count: their scale has nothing to do with that of the parameters.
+    """
+    vector = vector if trained is None else vector * trained
     blocks = (*layout.blocks, layout.shared)
     norms = torch.stack([torch.linalg.vector_norm(vector[block.slice]) for block in blocks])
     return tuple(norms.tolist())  # one read, if they are on an accelerator
 
 
-def server_norms(algorithm: Algorithm, server: Any, layout: BlockLayout) -> dict[str, Any]:
+def server_norms(
+    algorithm: Algorithm, server: Any, layout: BlockLayout, trained: Tensor | None = None
+) -> dict[str, Any]:
     """Return the norms per block of the server's vectors, as fields of the record's `blocks`."""
     names = [field.name for field in declared(algorithm.Server) if field.kind is Kind.WHOLE and field.name != "x"]
-    norms = {name: block_norms(getattr(server, name), layout) for name in names}
+    norms = {name: block_norms(getattr(server, name), layout, trained) for name in names}
     marks = {"momentum": Momentum, "control_variate": ControlVariate}
     special = {key: norms[name] for key, mark in marks.items() for name in marked(algorithm.Server, mark)}
     return {"server_norms": norms, **special}

@@ -145,7 +145,7 @@ def run_round(
     server = keep_uncovered(algorithm, state.server, server, aggregate.uncovered)
     server, candidates = _choose(problem, data, pool, plan, server, outcomes)
     _check_finite(plan.wire.layout, algorithm.models(server), state.rounds)
-    history = state.history.measured(state.server.x, server.x, aggregate.drift)
+    history = state.history.measured(state.server.x, server.x, aggregate.drift, problem.trained_on(server.x.device))
     history = history.divided(plan.wire.layout, config.blocks, config.seed, state.rounds + 1)
     trained = _Trained(outcomes, aggregate, server, pool.report(), candidates)
     state.ledger.commit({client: outcome.state for client, outcome in outcomes.items()})
@@ -240,14 +240,15 @@ def _choose(
 def _record(problem: Problem, plan: RoundPlan, before: RunState, trained: _Trained, clock: "_Clock") -> RoundRecord:
     """Return the record of a round without its evaluation."""
     layout, server, hosts = plan.wire.layout, trained.server, trained.report.hosts
+    trained_mask = problem.trained_on(server.x.device)
     answers = [(member, trained.outcomes[member.client]) for member in plan.cohort]
     present = [(member, outcome) for member, outcome in answers if not outcome.error]
     traffic, counts = _traffic(problem, plan, present, before.upload_d_total, trained.candidates)
     blocks = Blocks(
         **counts,
-        **server_norms(problem.algorithm, server, layout),
+        **server_norms(problem.algorithm, server, layout, trained_mask),
         drift_diversity=trained.aggregate.drift_diversity,
-        movement=block_norms(server.x - before.server.x, layout),
+        movement=block_norms(server.x - before.server.x, layout, trained_mask),
         edges=plan.orders.edges,
     )
     clock.lap("aggregate")

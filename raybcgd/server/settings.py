@@ -1,9 +1,11 @@
 """`[budget]` and `[evaluation]`: when a run ends, and when and how the global model is evaluated."""
 
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_serializer
 
+from raybcgd.model.settings import METRICS
 from raybcgd.section import Section
 
 
@@ -16,6 +18,23 @@ class BudgetConfig(Section):
     """Bytes uploaded by all clients. None: no limit."""
     simulated_seconds: Annotated[float, Field(gt=0)] | None = None
     """Simulated time of uploads and downloads. Needs `cohort.links`. None: no limit."""
+    target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
+    """End a run with the first evaluation that reaches this accuracy. None: no limit."""
+    patience: Annotated[int, Field(ge=1)] | None = None
+    """End a run after this many evaluations without a new highest accuracy. None: no limit."""
+
+    @property
+    def by_quality(self) -> bool:
+        """Whether the accuracy can end a run. Then a round starts only when the evaluation before it is known."""
+        return self.target_accuracy is not None or self.patience is not None
+
+    def is_enough(self, accuracies: Sequence[float]) -> bool:
+        """Return whether the accuracies so far end the run."""
+        if not accuracies:
+            return False
+        since_best = len(accuracies) - 1 - accuracies.index(max(accuracies))
+        reached = self.target_accuracy is not None and accuracies[-1] >= self.target_accuracy
+        return reached or (self.patience is not None and since_best >= self.patience)
 
 
 class EvaluationConfig(Section):
@@ -25,6 +44,16 @@ class EvaluationConfig(Section):
     """Evaluate every n rounds, and after the last round."""
     batch_size: Annotated[int, Field(ge=1)] = 500
     """Test samples per forward pass."""
+    clients: Literal["all"] | Annotated[int, Field(ge=0)] = 0
+    """Number of clients, drawn once, on whose own training samples the global model is also evaluated. The record gets
+    the mean, the worst tenth and the deviation of their accuracies. all: every client. 0: none."""
+    metrics: tuple[str | Callable[..., Any], ...] = ()
+    """Further metrics, each "package.module:function": a function (outputs, targets) that returns one number per
+    sample. The record gets their means over the test data by name."""
+
+    @field_serializer("metrics")
+    def _metrics_by_name(self, metrics: tuple[Any, ...]) -> list[str]:
+        return [METRICS.name_of(metric) for metric in metrics]
 
     def due(self, round_index: int, rounds: int) -> bool:
         """Return whether to evaluate after a round."""

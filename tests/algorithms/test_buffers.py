@@ -1,5 +1,6 @@
 """Batch-norm statistics are uploaded and averaged; no server rule applies to them."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,13 @@ import torch
 from torch import nn
 
 from raybcgd.client.host import ClientHost
+from raybcgd.engine.local import LocalPool
 from raybcgd.messages import ClientTask, RoundOrders
 from raybcgd.model.flat import FlatModel
 from raybcgd.problem import prepare
+from raybcgd.server.loop import initial_state
+from raybcgd.server.round import plan_round, run_round
+from tests.algorithms.conftest import digits
 from tests.conftest import small
 
 METHODS: list[dict[str, Any]] = [
@@ -84,3 +89,52 @@ def test_an_upload_does_not_depend_on_the_clients_trained_before(tmp_path: Path)
         outcomes = host.train([ClientTask(client, None) for client in clients], down, RoundOrders(0, lr=0.1)).outcomes
         uploads.append(outcomes[-1].payload)
     np.testing.assert_array_equal(*uploads)
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+@pytest.mark.parametrize("where", ["hosts", "coordinator"])
+def test_no_measurement_but_the_traffic_counts_statistics(tmp_path: Path, where: str, weighting: str) -> None:
+    """The inputs are large, so that the statistics move much further than the parameters."""
+    dataset = digits()
+    config = small(
+        rounds=1,
+        algorithm={"name": "fedbcgd", "lr": 1e-3, "momentum": 0.5},
+        blocks={"division": "equal", "count": 2, "shared": 30, "redivide_every": 5, "redivide": "drift"},
+        cohort={"assignment": "need", "clients_per_block": 3, "weighting": weighting},
+        hosts={"aggregation": where},
+    )
+    problem, data = prepare(config, normed(), replace(dataset, scale=dataset.scale / 1000))
+    pool, before = LocalPool(problem, data, str(tmp_path)), initial_state(problem, data)
+    plan = plan_round(problem, data, before.history, 0)
+    after, record = run_round(problem, data, pool, before)
+    pool.close()
+
+    trained = problem.trained
+    assert trained is not None
+    buffers = trained == 0
+    step = after.server.x - before.server.x
+    assert float(step[buffers].norm()) > 100 * float(step[~buffers].norm()) > 0
+    assert not after.history.moved[buffers.numpy()].any()
+    assert not np.nan_to_num(after.history.drifted)[buffers.numpy()].any()
+    assert after.history.moved.any()
+    assert after.history.drifted.any()
+    host = ClientHost(problem, data, str(tmp_path), torch.device("cpu"))
+    tasks = [ClientTask(*item.member) for item in plan.expected]
+    models = host.local_models(tasks, {"x": before.server.x.numpy()}, plan.orders)
+    for number, block in enumerate((*plan.wire.layout.blocks, plan.wire.layout.shared)):
+        parameters = block.slice
+        mask = trained[parameters]
+        own = [
+            ((model - before.server.x)[parameters] * mask).double()
+            for model, task in zip(models, tasks, strict=True)
+            if task.block == number or number == 2
+        ]
+        diversity = sum(float(m @ m) for m in own) / float(sum(own) @ sum(own))
+        assert record.blocks.drift_diversity[number] == pytest.approx(diversity, rel=1e-3)
+        assert record.blocks.movement[number] == pytest.approx(float((step[parameters] * mask).norm()), rel=1e-5)
+        assert record.blocks.momentum is not None
+        assert record.blocks.momentum[number] == pytest.approx(
+            float((after.server.v[parameters] * mask).norm()), rel=1e-5
+        )
+    assert record.traffic.upload_floats == sum(plan.wire.upload(task.block).floats for task in tasks)
+    assert problem.parameters == problem.layout.size - 12

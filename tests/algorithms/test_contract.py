@@ -199,9 +199,9 @@ def test_correct_classes_are_accepted() -> None:
     mine(terms=staticmethod(lambda sent, down, task: None))
 
     class Child(FedAvg):
-        """A subclass inherits every declaration."""
+        """A subclass inherits every declaration but the name."""
 
-    assert Child.name == "fedavg"
+    assert Child.name == "Child"
 
 
 def test_the_example_in_the_documentation_is_a_method() -> None:

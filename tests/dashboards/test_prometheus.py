@@ -61,6 +61,7 @@ def seen(prometheus: Prometheus, tmp_path_factory: pytest.TempPathFactory) -> It
         data={"phases": {"count": 2, "rounds_per_phase": 1}},
         cohort={"links": {"median": 1e5}},
         wire={"codec": "qsgd"},
+        evaluation={"clients": 3, "metrics": ["top5"]},
         metrics={"discovery": str(prometheus.discovery), "target": 0.01},
     )
     registry = CollectorRegistry()
@@ -135,6 +136,7 @@ def test_the_values_match_the_log(prometheus: Prometheus, seen: Path) -> None:
     clients = [client["seconds"] for line in log for client in line["participants"]]
     expected: dict[str, Any] = {
         **{m.name: _expected(m, columns) for m in METRICS if m.name.removesuffix("_total") in columns},
+        "quality_client_accuracy": columns["quality_clients"][-1],
         "participants": len(log[-1]["participants"]),
         "client_seconds_count": len(clients),
         "client_seconds_sum": sum(clients),

@@ -89,6 +89,8 @@ def test_every_metric_of_the_record_has_a_value(records: tuple[RoundRecord, ...]
     empty = {metric.name for metric in FROM_RECORD if metric.read(records[-1]) in (None, {})}
     assert empty == {
         "quality_accuracy_by_phase",
+        "quality_client_accuracy",
+        "quality_metrics",
         "traffic_simulated_seconds",
         "hosts_object_store_bytes",
         "hosts_object_store_capacity_bytes",

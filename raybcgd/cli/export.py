@@ -1,0 +1,42 @@
+"""`raybcgd export`: the rounds of runs as one table."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raybcgd.cli.shared import exits_cleanly, print_line
+from raybcgd.errors import ConfigError
+
+
+@exits_cleanly
+def export(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, comparisons or sweeps.")],
+    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write a CSV file.")] = None,
+    parquet: Annotated[Path | None, typer.Option("--parquet", metavar="FILE", help="Write a Parquet file.")] = None,
+) -> None:
+    """Write the rounds of runs to one table: a row per run and round, with the run's label, method and seed."""
+    import pandas  # slow to import
+
+    from raybcgd.opened import Run
+
+    if csv is None and parquet is None:
+        raise ConfigError("nothing to write; add --csv FILE or --parquet FILE")
+    frames = []
+    for run in Run.open_all(*folders):
+        frame, settings = run.frame(), run.settings
+        frame.insert(0, "seed", settings.get("seed", 0))
+        frame.insert(0, "method", settings.get("algorithm", {}).get("name"))
+        frame.insert(0, "run", run.label)
+        frames.append(frame)
+    table = pandas.concat(frames, ignore_index=True)
+    try:
+        if csv is not None:
+            table.to_csv(csv, index=False)
+        if parquet is not None:
+            table.to_parquet(parquet, index=False)
+    except OSError as error:
+        raise ConfigError(f"cannot write {csv or parquet} ({error.strerror}); choose another file") from None
+    for path in (csv, parquet):
+        if path is not None:
+            print_line(f"written: {path} ({len(table):,} rows of {len(frames)} runs)")

@@ -1,0 +1,96 @@
+"""The variants of a comparison: which runs there are, with their labels and configs."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from raybcgd.algorithms.contract import title
+from raybcgd.algorithms.settings import ALGORITHMS, AlgorithmConfig
+from raybcgd.compare.settings import CompareConfig, Variant
+from raybcgd.config import Config
+from raybcgd.config.files import vary
+from raybcgd.errors import ConfigError
+from raybcgd.storage import slug
+
+Method = str | type[AlgorithmConfig] | AlgorithmConfig
+"""A variant's label, or a method: its name, class or instance."""
+
+
+def variant_configs(config: Config, algorithms: Iterable[Method] | None = None) -> dict[str, Config]:
+    """Return the config of each run by its label. `algorithms` selects variants by label or method.
+
+    A method without a variant uses the settings of `[algorithm]` that apply to it. An instance keeps its own settings.
+    """
+    comparison = config.compare or CompareConfig()
+    variants = comparison.variants
+    if algorithms is not None:
+        variants = tuple(variant for method in algorithms for variant in _selected(method, variants))
+    if not variants:
+        raise ConfigError("compare.variants is empty; add at least one, or name methods with --algorithms")
+    varied = []
+    for variant in variants:
+        method = variant.algorithm.get("name", type(config.algorithm))
+        with naming_variant(variant.label or ALGORITHMS.name_of(method)):
+            changed = vary(config, variant)
+        metrics = changed.metrics.model_copy(update={"target": comparison.target})
+        varied.append(changed.model_copy(update={"metrics": metrics}))
+    labels = _labels([variant.label for variant in variants], [changed.algorithm for changed in varied])
+    return dict(zip(labels, varied, strict=True))
+
+
+def _selected(method: Method, variants: tuple[Variant, ...]) -> tuple[Variant, ...]:
+    """Return the variants of a method, or with a label. Default: a new variant of the method."""
+    if isinstance(method, AlgorithmConfig):
+        settings = {name: getattr(method, name) for name in type(method).model_fields}
+        return (Variant(algorithm={"name": type(method), **settings}),)
+    name = method.strip() if isinstance(method, str) else ALGORITHMS.name_of(method)
+    found = tuple(v for v in variants if name in (v.label or _default_label(v), _method_name(v)))
+    return found or (Variant(algorithm={"name": name if isinstance(method, str) else method}),)
+
+
+def _method_name(variant: Variant) -> str | None:
+    method = variant.algorithm.get("name")
+    return None if method is None else ALGORITHMS.name_of(method)
+
+
+def _default_label(variant: Variant) -> str | None:
+    method = variant.algorithm.get("name")
+    return None if method is None else title(ALGORITHMS.resolve(method))
+
+
+def _labels(given: Sequence[str | None], methods: Sequence[AlgorithmConfig]) -> list[str]:
+    """Return a label per run: the given one, or the method's title and what distinguishes it from its namesakes."""
+    titles = [title(type(method)) for method in methods]
+    labels = []
+    for label, name, method in zip(given, titles, methods, strict=True):
+        namesakes = [m for g, n, m in zip(given, titles, methods, strict=True) if g is None and n == name]
+        labels.append(label or ", ".join([name, *_differences(method, namesakes)]))
+    for k, label in enumerate(labels):
+        if label in labels[:k]:
+            raise ConfigError(f'compare.variants has "{label}" twice; give each variant its own label')
+        same = next((other for other in labels[:k] if slug(other) == slug(label)), None)
+        if same is not None:
+            raise ConfigError(
+                f'compare.variants has "{same}" and "{label}", whose folders would have the same name; '
+                "give one another label"
+            )
+    return labels
+
+
+def _differences(method: AlgorithmConfig, namesakes: Sequence[AlgorithmConfig]) -> Iterator[str]:
+    """Yield what distinguishes a method from others with the same title: its class, and settings."""
+    if len({type(other) for other in namesakes}) > 1:
+        yield type(method).__name__
+    for name, value in method:
+        values: list[Any] = [getattr(other, name) for other in namesakes if hasattr(other, name)]
+        if any(other != value for other in values):
+            yield f"{name} = {value}"
+
+
+@contextmanager
+def naming_variant(label: str) -> Iterator[None]:
+    """Add the variant's label to config errors."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f'compare.variants, "{label}": {error}') from None

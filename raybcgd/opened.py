@@ -1,0 +1,118 @@
+"""`Run.open`: any run, finished or not, read back from its folder."""
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load
+from torch import Tensor, nn
+
+from raybcgd.config import Config, load_run_config, run_tables
+from raybcgd.errors import ConfigError
+from raybcgd.model.zoo import build
+from raybcgd.record.rounds import RoundRecord
+from raybcgd.report.page import draw
+from raybcgd.report.runs import Run as ReportedRun
+from raybcgd.report.runs import read_runs
+from raybcgd.report.style import drawing
+from raybcgd.results import frame_of, headline_of
+from raybcgd.storage import RunFolder
+
+
+class Run:
+    """A run in a folder. Reading it executes nothing that the folder names."""
+
+    def __init__(self, reported: ReportedRun) -> None:
+        self._reported, self._files = reported, RunFolder(reported.folder)
+
+    @classmethod
+    def open(cls, folder: str | Path) -> "Run":
+        """Open the folder of a run with at least one round."""
+        if not RunFolder(Path(folder)).config.exists():
+            raise ConfigError(f"{folder} holds no run (no config.toml); use Run.open_all for a comparison or a sweep")
+        return cls(read_runs([Path(folder)])[0])
+
+    @classmethod
+    def open_all(cls, *folders: str | Path) -> "list[Run]":
+        """Open all runs in the folders of runs, comparisons or sweeps."""
+        return [cls(reported) for reported in read_runs([Path(folder) for folder in folders])]
+
+    @property
+    def label(self) -> str:
+        """The name of the run in a comparison, or of its method."""
+        return self._reported.label
+
+    @property
+    def folder(self) -> Path:
+        return self._reported.folder
+
+    @property
+    def records(self) -> tuple[RoundRecord, ...]:
+        """All measurements, per round."""
+        return self._reported.records
+
+    @cached_property
+    def summary(self) -> dict[str, Any] | None:
+        """The content of `summary.json`. None if the run has not finished."""
+        return json.loads(self._files.summary.read_text()) if self._files.summary.exists() else None
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The config as nested tables. Nothing that it names is imported."""
+        return run_tables(self._files)
+
+    def config(self, trust: bool = False) -> Config:
+        """Return the config. With `trust`, import code outside raybcgd that it names."""
+        return load_run_config(self._files, trust=trust)
+
+    def frame(self) -> Any:
+        """Return one row per round as a pandas.DataFrame."""
+        return frame_of(self.records)
+
+    def curve(self, column: str = "accuracy") -> Any:
+        """Return a column of `frame` over the rounds that have it, as a pandas.Series."""
+        frame = self.frame()
+        if column not in frame:
+            raise ConfigError(f"{column} is not measured; use one of {', '.join(frame.columns)}")
+        return frame[column].dropna()
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the trained weights by their names in the module's state dict."""
+        if not self._files.final.exists():
+            raise ConfigError(f"{self.folder} has no final.safetensors: the run has not finished; resume it")
+        return load(self._files.final.read_bytes())
+
+    def model(self, module: nn.Module | None = None, trust: bool = False) -> nn.Module:
+        """Return the trained model. Pass a module of the same class if the run was started with a module."""
+        weights = self.weights()
+        if module is None:
+            shape = (self.summary or {}).get("input_shape")
+            if shape is None or "model" not in self.settings:
+                raise ConfigError(f"{self.folder} does not say how to build its model; pass run.model(module)")
+            config = self.config(trust)
+            module = build(config.model, tuple(shape), (self.summary or {})["classes"], config.seed)
+        names = set(dict(module.named_parameters())) | set(dict(module.named_buffers()))
+        if not names >= set(weights):
+            missing = ", ".join(sorted(set(weights) - names)[:3])
+            raise ConfigError(f"{self.folder}: the weights {missing} are not in this module; pass the one of the run")
+        module.load_state_dict(weights, strict=False)  # integer buffers are not part of the weights
+        return module
+
+    def figures(self, target: float | None = None) -> dict[str, Any]:
+        """Return the figures of the run's report by name, such as "accuracy", as matplotlib figures."""
+        return figures([self], target)
+
+    def __repr__(self) -> str:
+        return f"Run({headline_of(self.label, self.records, self.folder)})"
+
+
+def figures(runs: Sequence[Run], target: float | None = None) -> dict[str, Any]:
+    """Return the figures of a report about runs by name, such as "accuracy", as matplotlib figures.
+
+    `target` is the accuracy that they mark. Default: that of the first run.
+    """
+    reported = [run._reported for run in runs]
+    with drawing() as new:
+        return draw(new, reported, target or reported[0].config.metrics.target)

@@ -1,0 +1,102 @@
+"""Comparisons that survive: names that collide, runs that fail, and Ctrl-C."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from raybcgd import Config, ConfigError, RunError, run
+from raybcgd.algorithms import FedAvg
+from raybcgd.cli import app
+from raybcgd.compare.comparison import compare, variant_configs
+from raybcgd.config import load_config
+from raybcgd.record.rounds import RoundRecord
+from raybcgd.report.runs import read_runs
+from tests.test_compare import small
+
+
+class Halved(FedAvg):
+    def server_rule(self, server: Any, total: Any, rnd: Any) -> Any:
+        return server._replace(x=server.x + 0.5 * total.delta)
+
+
+class Renamed(FedAvg):
+    """FedAvg: a copy with the same title."""
+
+
+def test_subclasses_do_not_collide_with_their_base_class(out: Path) -> None:
+    assert list(variant_configs(small(), ["fedavg", f"{__name__}:Halved"])) == ["FedAvg", "Halved"]
+    assert list(variant_configs(small(), [FedAvg, Renamed])) == ["FedAvg, FedAvg", "FedAvg, Renamed"]
+    result = compare(small(rounds=1), algorithms=["fedavg", Halved, FedAvg(lr=0.5)], out=out)
+    assert list(result.runs) == ["FedAvg, lr = 0.05", "Halved", "FedAvg, lr = 0.5"]
+    assert [line.algorithm for line in result.standings] == ["fedavg", "Halved", "fedavg"]
+    with pytest.raises(ConfigError, match="is not a subclass of Algorithm"):
+        variant_configs(small(), [nn.Linear])
+    variants = [{"label": label, "algorithm": {"name": "fedavg"}} for label in ("a b", "A-b")]
+    with pytest.raises(ConfigError, match="folders would have the same name"):
+        variant_configs(small(compare={"variants": variants}))
+
+
+def test_a_diverging_run_does_not_stop_the_others(tmp_path: Path) -> None:
+    variants = [
+        {"label": "bad", "algorithm": {"name": "fedavg", "lr": 1e300}},
+        {"label": "good", "algorithm": {"name": "fedavg", "lr": 0.05}},
+    ]
+    path, out = tmp_path / "small.toml", tmp_path / "run"
+    path.write_text(small(compare={"variants": variants}).to_toml())
+    result = CliRunner().invoke(app, ["compare", str(path), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "\nbad failed: client " in result.stdout
+    assert "| bad | failed |" in (out / "comparison.md").read_text()
+    assert [run.label for run in read_runs([out])] == ["good"]
+    path.write_text(small(compare={"variants": variants[:1]}).to_toml())
+    result = CliRunner().invoke(app, ["compare", str(path), "--out", str(tmp_path / "none")])
+    assert (result.exit_code, result.stderr.split(":")[1]) == (1, " no run of the comparison finished")
+
+
+def test_one_diverging_seed_is_left_out_of_the_means(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken_for_seed_5(config: Config, **options: Any) -> Any:
+        if config.seed == 5:
+            raise RunError("round 0 diverged")
+        return run(config, **options)
+
+    monkeypatch.setattr("raybcgd.compare.comparison.run", broken_for_seed_5)
+    variants = [{"algorithm": {"name": "fedavg"}}]
+    result = compare(small(rounds=1, compare={"variants": variants, "seeds": [3, 5, 7]}), out=out)
+    (line,) = result.standings
+    tails = [done.summary["last_tenth_accuracy"] for done in result.runs.values()]
+    assert (len(tails), line.last_tenth_accuracy) == (2, pytest.approx(sum(tails) / 2))
+    assert result.failures == {"FedAvg, seed 5": "round 0 diverged"}
+    assert "| FedAvg (1 of 3 seeds failed) |" in (out / "comparison.md").read_text()
+    assert [run.label for run in read_runs([out])] == list(result.runs)
+
+
+def test_an_interrupted_comparison_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, out = tmp_path / "small.toml", tmp_path / "run"
+    path.write_text(small(rounds=2, checkpoint={"every": 1}).to_toml())
+    arguments = ["compare", str(path), "--algorithms", "fedavg,fedbcgd", "--out", str(out)]
+    whole = compare(load_config(path), algorithms=["fedavg", "fedbcgd"], out=tmp_path / "whole")
+    started: list[bool] = []
+
+    def interrupted(config: Config, resume: bool, **options: Any) -> Any:
+        def stop(record: RoundRecord) -> None:
+            if len(started) == 2:
+                raise KeyboardInterrupt
+
+        started.append(resume)
+        return run(config, observe=stop, resume=resume, **options)
+
+    monkeypatch.setattr("raybcgd.compare.comparison.run", interrupted)
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 130
+    assert result.stderr.startswith("interrupted after 1 finished runs; repeat the command with --out ")
+    again = compare(load_config(path), algorithms=["fedavg", "fedbcgd"], out=out, resume=True)
+    assert started == [False, False, True]  # the finished run is read, the other one resumes
+    for label, expected in whole.runs.items():
+        assert again.runs[label].summary["sha256"] == expected.summary["sha256"]
+        states = zip(again.runs[label].model.state_dict().values(), expected.model.state_dict().values(), strict=True)
+        assert all(torch.equal(mine, theirs) for mine, theirs in states)
+    assert CliRunner().invoke(app, arguments).exit_code == 2  # without --resume, the folder is refused
