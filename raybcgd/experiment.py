@@ -29,7 +29,7 @@ from raybcgd.record.summary import summarise, versions
 from raybcgd.report.progress import Display, as_display
 from raybcgd.report.trackers import tracking
 from raybcgd.server.budget import expected_rounds
-from raybcgd.storage import RunFolder, new_folder, write_atomic
+from raybcgd.storage import RunFolder, make_address, new_folder, write_atomic
 
 Observer = Callable[[RoundRecord], None]
 """Called with the record of every round."""
@@ -143,6 +143,8 @@ def _open_folder(config: Config, algorithm: str, out: str | Path | None, resume:
         raise ConfigError(f"{path} holds no run to resume; start one with `raybcgd train`")
     if not resume and (folder.config.exists() or folder.rounds.exists()):
         raise ConfigError(f"{path} already holds a run; choose another --out, or use `raybcgd resume {path}`")
+    if config.checkpoint.address is not None:
+        make_address(config.checkpoint.address)
     try:
         path.mkdir(parents=True, exist_ok=True)
         if not resume:

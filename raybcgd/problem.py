@@ -15,14 +15,16 @@ from raybcgd.algorithms.api import Algorithm
 from raybcgd.algorithms.contract import zeros
 from raybcgd.config.schema import Config
 from raybcgd.data.dataset import Dataset
+from raybcgd.data.normalise import normalise
 from raybcgd.data.partition import Partition, partition
 from raybcgd.data.phases import phases
 from raybcgd.data.sources import load
-from raybcgd.errors import ConfigError, first_line
+from raybcgd.errors import ConfigError
 from raybcgd.model.blocks import BlockLayout, divide, recut
 from raybcgd.model.flat import FlatModel
 from raybcgd.model.layers import layers_of
 from raybcgd.model.settings import LOSSES, MODELS
+from raybcgd.model.trial import try_out
 from raybcgd.model.zoo import build, loss_function
 from raybcgd.plan.links import uplinks
 from raybcgd.randomness import stream
@@ -214,7 +216,7 @@ def prepare(config: Config, module: nn.Module | None = None, dataset: Dataset | 
         largest_client=max(int(parts.sizes.max()) for parts in data.partitions),
         own_module=None if module is None else _on_cpu(module),
     )
-    check(problem)
+    check(problem, dataset)
     return problem, data
 
 
@@ -239,7 +241,7 @@ def partition_data(config: Config, dataset: Dataset) -> Data:
     return Data(dataset, tuple(parts), tuple(test_rows))
 
 
-def check(problem: Problem) -> None:
+def check(problem: Problem, dataset: Dataset) -> None:
     """Raise an error, before the run starts, if model, data, blocks, cohort and stack do not fit together."""
     config = problem.config
     if config.data.augment and len(problem.input_shape) != 3:
@@ -261,25 +263,16 @@ def check(problem: Problem) -> None:
     _ = problem.cohort_size, problem.stack, problem.loss, problem.uplinks
     if config.blocks.redivide_every is not None:
         recut(problem.layout, config.blocks, None, stream(0))
-    _check_forward_pass(problem)
+    _try_model(problem, dataset)
 
 
-def _check_forward_pass(problem: Problem) -> None:
-    module = problem.module().to(problem.dtype).eval()
-    name, loss = MODELS.name_of(problem.config.model.name), LOSSES.name_of(problem.config.model.loss)
-    try:
-        with torch.no_grad():
-            outputs = module(torch.zeros((2, *problem.input_shape), dtype=problem.dtype))
-    except Exception as error:
-        shape = "x".join(str(n) for n in problem.input_shape)
-        raise ConfigError(
-            f'model.name = "{name}" does not accept inputs of shape {shape}: {first_line(error)}; '
-            "choose another model, or set model.options"
-        ) from None
-    try:
-        problem.loss(outputs, torch.full((2,), problem.classes - 1), reduction="none")
-    except Exception as error:
-        raise ConfigError(
-            f'model.loss = "{loss}" does not accept outputs of shape {tuple(outputs.shape)[1:]} per sample with '
-            f"{problem.classes} classes: {first_line(error)}; choose another loss, or a model with other outputs"
-        ) from None
+def _try_model(problem: Problem, dataset: Dataset) -> None:
+    """Raise an error if the model and the loss do not fit the data."""
+    split = dataset.train.take(np.resize(np.arange(len(dataset.train)), 2))
+    targets = torch.from_numpy(split.targets)
+    targets[-1] = dataset.classes - 1  # the model needs an output for the last class
+    inputs = normalise(torch.from_numpy(split.inputs), dataset, problem.dtype)
+    names = MODELS.name_of(problem.config.model.name), LOSSES.name_of(problem.config.model.loss)
+    if problem.own_module is not None:
+        names = type(problem.own_module).__qualname__, names[1]
+    try_out(problem.module().to(problem.dtype), problem.loss, (inputs, targets), dataset.classes, names)

@@ -10,9 +10,9 @@ from raybcgd.section import Section
 class LocalConfig(Section):
     """`[local]`: the local training of a client in each round."""
 
-    epochs: Annotated[int, Field(ge=1)] = 5
+    epochs: Annotated[int, Field(ge=1, le=100_000)] = 5
     """E, the number of passes over the client's data."""
-    steps: Annotated[int, Field(ge=1)] | None = None
+    steps: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     """T, the number of local steps. If set, `epochs` is ignored."""
     batch_size: Annotated[int, Field(ge=1)] | Literal["full"] = 50
     """B, the number of samples per batch. full: all samples of the client."""

@@ -31,6 +31,8 @@ def explain(error: ValidationError, root: type[Section] = Config, prefix: str = 
         return f"{setting} is not set and has no default; set it{more}"
     # A setting with a union type fails once per member of the union.
     reasons = dict.fromkeys(_reason(e["msg"]) for e in same)
+    if cause is not None and isinstance(first["input"], dict):  # a check of several settings of a table
+        return f"{setting}: {', or '.join(reasons)}{more}"
     return f"{setting} = {short(same[0]['input'])}: {', or '.join(reasons)}{more}"
 
 

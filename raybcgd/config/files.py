@@ -11,7 +11,8 @@ from raybcgd.compare.settings import Variant
 from raybcgd.config.explain import explain, short
 from raybcgd.config.schema import CHOICES, Config
 from raybcgd.config.trust import check_trusted
-from raybcgd.errors import ConfigError
+from raybcgd.data.settings import unread_by
+from raybcgd.errors import ConfigError, first_line
 from raybcgd.section import Section
 from raybcgd.storage import FORMAT_VERSION, RunFolder
 
@@ -82,12 +83,16 @@ def config_files(path: str | Path) -> list[Path]:
 
 def _toml(path: Path, children: Sequence[Path] = ()) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Windows editors start files with a byte order mark
     except OSError as error:
         extended = f", which {children[-1]} extends" if children else ""
         raise ConfigError(f"cannot read the config {path}{extended}: {error.strerror}; check the path") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}; fix the file") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not a text file in UTF-8; pass a config, saved as UTF-8") from None
+    except RecursionError:
+        raise ConfigError(f"{path} is not a config: its values are nested too deeply; fix the file") from None
+    except ValueError as error:  # not only TOMLDecodeError: an integer can have too many digits
+        raise ConfigError(f"{path} is not valid TOML: {first_line(error)}; fix the file") from None
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,6 +115,9 @@ def _still_valid(table: str, under: Mapping[str, Any], over: Mapping[str, Any]) 
         new = over[choice.key]
         if choice.name_of(new) != choice.name_of(kept.get(choice.key, "")):
             kept = choice.keep_valid(kept, new)
+    if table == "data" and over.get("source", kept.get("source")) != kept.get("source"):
+        unread = unread_by(over["source"])
+        kept = {key: value for key, value in kept.items() if key not in unread}
     if any(key in over for key in _ONE_OF.get(table, ())):
         kept = {key: value for key, value in kept.items() if key not in _ONE_OF[table]}
     return kept
@@ -174,7 +182,7 @@ def _parse_override(text: str) -> tuple[str, Any]:
 def _toml_value(raw: str) -> Any:
     try:
         return tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return raw.strip()  # a bare word is a string
 
 
