@@ -14,6 +14,8 @@ from safetensors.torch import save
 from torch import nn
 
 from raybcgd.algorithms.contract import title
+from raybcgd.config import run_tables
+from raybcgd.config.objects import ObjectsConfig
 from raybcgd.config.schema import Config
 from raybcgd.data.dataset import Dataset
 from raybcgd.engine.engines import engine_named
@@ -68,6 +70,7 @@ def run(
     with as_display(progress).run(label or title(type(config.algorithm))) as watcher:
         watcher.announce("reading the data" if dataset is None else "partitioning the data")
         problem, data = prepare(config, module, dataset)
+        config = problem.config
         watcher.expect(expected_rounds(problem))
         folder = _open_folder(config, problem.algorithm.name, out, resume)
         if not folder.partition.exists():
@@ -141,6 +144,8 @@ def _open_folder(config: Config, algorithm: str, out: str | Path | None, resume:
     folder = RunFolder(path)
     if resume and not folder.config.exists() and config.checkpoint.address is None:
         raise ConfigError(f"{path} holds no run to resume; start one with `raybcgd train`")
+    if resume and folder.config.exists() and config.objects is None:
+        _check_objects(folder)
     if not resume and (folder.config.exists() or folder.rounds.exists()):
         raise ConfigError(f"{path} already holds a run; choose another --out, or use `raybcgd resume {path}`")
     if config.checkpoint.address is not None:
@@ -154,6 +159,14 @@ def _open_folder(config: Config, algorithm: str, out: str | Path | None, resume:
         reason = getattr(cause, "strerror", None) or error
         raise ConfigError(f"cannot write to {path} ({reason}); choose another --out") from None
     return folder
+
+
+def _check_objects(folder: RunFolder) -> None:
+    """Raise an error if the run in a folder used Python objects."""
+    recorded = run_tables(folder).get("objects")
+    if recorded:
+        call = ObjectsConfig.model_validate(recorded).call
+        raise ConfigError(f"the run in {folder.path} used Python objects; resume it from Python: {call}")
 
 
 def _named(flat: FlatModel, models: Sequence[np.ndarray]) -> dict[str, torch.Tensor]:

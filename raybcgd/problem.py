@@ -1,11 +1,12 @@
 """The training problem: everything that the server and the hosts derive from a config and the data."""
 
 import copy
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from raybcgd.algorithms.api import Algorithm
 from raybcgd.algorithms.contract import zeros
+from raybcgd.config.objects import ObjectsConfig, describe
 from raybcgd.config.schema import Config
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.normalise import normalise
@@ -21,6 +23,7 @@ from raybcgd.data.phases import phases
 from raybcgd.data.sources import load
 from raybcgd.errors import ConfigError
 from raybcgd.model.blocks import BlockLayout, divide, recut
+from raybcgd.model.divisions import DIVISIONS
 from raybcgd.model.flat import FlatModel
 from raybcgd.model.layers import layers_of
 from raybcgd.model.settings import LOSSES, MODELS
@@ -32,6 +35,8 @@ from raybcgd.record.state_layout import StateArray, StateLayout
 from raybcgd.storage import open_address
 from raybcgd.wire.codecs import Codec
 from raybcgd.wire.upload import Wire
+
+log = logging.getLogger(__name__)
 
 _STACK = 64
 _STACKED_PARAMETERS = 200_000
@@ -97,7 +102,7 @@ class Problem:
 
     @cached_property
     def layout(self) -> BlockLayout:
-        return divide(self.module(), self.config.blocks)
+        return divide(self.module(), self.config.blocks, self.config.data.partition.clients)
 
     @cached_property
     def trained(self) -> Tensor | None:
@@ -152,7 +157,9 @@ class Problem:
         """S, the number of clients per round."""
         if self.algorithm.pooled:
             return 1
-        return self.config.cohort.size(self.num_blocks, self.clients, self.algorithm.blockwise)
+        blocks = self.config.blocks
+        default = blocks.count is None and blocks.groups is None and blocks.division not in DIVISIONS
+        return self.config.cohort.size(self.num_blocks, self.clients, self.algorithm.blockwise, default)
 
     @cached_property
     def stack(self) -> int:
@@ -206,6 +213,7 @@ def _not_stackable(module: nn.Module) -> str | None:
 
 def prepare(config: Config, module: nn.Module | None = None, dataset: Dataset | None = None) -> tuple[Problem, Data]:
     """Load and partition the data. Check everything in a config that depends on the data or the model."""
+    config = _with_objects(config, module, dataset)
     dataset = load(config.data) if dataset is None else dataset
     data = partition_data(config, dataset)
     problem = Problem(
@@ -218,6 +226,23 @@ def prepare(config: Config, module: nn.Module | None = None, dataset: Dataset | 
     )
     check(problem, dataset)
     return problem, data
+
+
+def _with_objects(config: Config, module: nn.Module | None, dataset: Dataset | None) -> Config:
+    """Return the config with the names of the Python objects that replace its model and its data set."""
+    own_data = None if dataset is not None and dataset.from_config else dataset
+    recorded = config.objects or ObjectsConfig()
+    if (recorded.module and module is None) or (recorded.dataset and own_data is None):
+        what = " and ".join(name for name in (recorded.module, recorded.dataset) if name)
+        raise ConfigError(f"the run used Python objects ({what}); resume it from Python: {recorded.call}")
+    if module is None and own_data is None:
+        return config
+    changes: dict[str, Any] = {"objects": describe(module, own_data)}
+    if module is not None:
+        changes["model"] = config.model.model_copy(update={"name": type(module).__name__, "options": {}})
+    if own_data is not None:
+        changes["data"] = config.data.model_copy(update={"source": own_data.name})
+    return config.model_copy(update=changes)
 
 
 def _on_cpu(module: nn.Module) -> nn.Module:
@@ -264,6 +289,19 @@ def check(problem: Problem, dataset: Dataset) -> None:
     if config.blocks.redivide_every is not None:
         recut(problem.layout, config.blocks, None, stream(0))
     _try_model(problem, dataset)
+    _warn_about_shared(problem)
+
+
+def _warn_about_shared(problem: Problem) -> None:
+    """Warn if every client uploads most of the model because the last layer is most of it."""
+    layout, shared = problem.layout, problem.config.blocks.shared
+    share = layout.shared.size / layout.size
+    if problem.algorithm.blockwise and shared in (None, "last") and share > 0.5:
+        log.warning(
+            "the shared block, %s, is %.0f %% of the model, and every client uploads it; set blocks.shared to smaller "
+            'layers or to "none", or blocks.division = "equal" with a number of coordinates',
+            *(", ".join(layout.shared.layers), 100 * share),
+        )
 
 
 def _try_model(problem: Problem, dataset: Dataset) -> None:
@@ -273,6 +311,4 @@ def _try_model(problem: Problem, dataset: Dataset) -> None:
     targets[-1] = dataset.classes - 1  # the model needs an output for the last class
     inputs = normalise(torch.from_numpy(split.inputs), dataset, problem.dtype)
     names = MODELS.name_of(problem.config.model.name), LOSSES.name_of(problem.config.model.loss)
-    if problem.own_module is not None:
-        names = type(problem.own_module).__qualname__, names[1]
     try_out(problem.module().to(problem.dtype), problem.loss, (inputs, targets), dataset.classes, names)

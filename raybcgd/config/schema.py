@@ -11,6 +11,7 @@ from raybcgd.algorithms.settings import ALGORITHMS, DEFAULT_ALGORITHM, Algorithm
 from raybcgd.analysis.settings import AnalysisConfig
 from raybcgd.client.settings import LocalConfig
 from raybcgd.compare.settings import CompareConfig
+from raybcgd.config.objects import ObjectsConfig
 from raybcgd.data.settings import PARTITIONS, DataConfig
 from raybcgd.engine.settings import HostsConfig
 from raybcgd.errors import ConfigError
@@ -71,6 +72,8 @@ class Config(Section):
     """What to analyse at the end of a run. None: nothing."""
     compare: CompareConfig | None = None
     """The runs of `raybcgd compare`. A single run ignores it."""
+    objects: ObjectsConfig | None = None
+    """The module and the data set that were passed to `run` as Python objects. Leave it out; run folders record it."""
 
     @model_validator(mode="before")
     @classmethod

@@ -44,6 +44,8 @@ class Dataset:
     scale: float = 1.0
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
+    from_config: bool = False
+    """Whether `[data]` describes the data set. False: it was made in Python."""
 
     def __post_init__(self) -> None:
         for part, split in (("train", self.train), ("test", self.test)):

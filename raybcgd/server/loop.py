@@ -40,6 +40,7 @@ FREE = (
     "metrics",
     "track",
     "compare",
+    "objects",
 )
 """Settings that may change on resume, because the weights do not depend on them."""
 

@@ -83,7 +83,7 @@ VALUES = {
     "a setting of another method": sets(
         "algorithm.name=fedavg",
         "algorithm.momentum=0.5",
-        says="algorithm.momentum is not a setting of fedavg … it is a setting of fedavgm, fedbcgd, fedbcgd+: remove it,",
+        says="algorithm.momentum is not a setting of fedavg … it is a setting of fedavgm, fedbcgd, fedbcgd+: remove",
     ),
     "lr nan": sets("algorithm.lr=nan", says="algorithm.lr = nan: must be a finite number"),
     "momentum too large": sets("algorithm.momentum=1.5", says="algorithm.momentum = 1.5: must be less than 1"),
