@@ -88,7 +88,7 @@ def _toml(path: Path, children: Sequence[Path] = ()) -> dict[str, Any]:
         extended = f", which {children[-1]} extends" if children else ""
         raise ConfigError(f"cannot read the config {path}{extended}: {error.strerror}; check the path") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not a text file in UTF-8; pass a config, saved as UTF-8") from None
+        raise ConfigError(f"{path} is not valid TOML: not text in UTF-8; pass a config, saved as UTF-8") from None
     except RecursionError:
         raise ConfigError(f"{path} is not a config: its values are nested too deeply; fix the file") from None
     except ValueError as error:  # not only TOMLDecodeError: an integer can have too many digits

@@ -7,13 +7,16 @@ FILES = {
     "no such config": Case(("train", "{tmp}/none.toml"), "cannot read the config {tmp}/none.toml: No … check the path"),
     "the config is a folder": Case(("train", "{tmp}"), "cannot read the config {tmp}: Is a directory; check the path"),
     "half a line": text("rounds = ", says="{tmp}/own.toml is not valid TOML: Invalid … fix the file"),
-    "a PNG as config": text(png(), says="{tmp}/own.toml is not a text file in UTF-8; pass a config, saved as UTF-8"),
+    "a PNG as config": text(
+        png(), says="{tmp}/own.toml is not valid TOML: not text in UTF-8; pass a config, saved as UTF-8"
+    ),
     "JSON as config": text('{"rounds": 3}', says="{tmp}/own.toml is not valid TOML: Invalid … fix the file"),
     "YAML as config": text(
         "rounds: 3\ndata:\n  source: digits\n", says="{tmp}/own.toml is not valid TOML: Expected … fix the file"
     ),
     "UTF-16 as config": text(
-        "rounds = 3".encode("utf-16"), says="{tmp}/own.toml is not a text file in UTF-8; pass a config, saved as UTF-8"
+        "rounds = 3".encode("utf-16"),
+        says="{tmp}/own.toml is not valid TOML: not text in UTF-8; pass a config, saved as UTF-8",
     ),
     "a byte order mark": text("\ufeffrounds = -3", says="rounds = -3: must be greater than or equal to 1"),
     "a key twice": text("rounds = 3\nrounds = 4", says="{tmp}/own.toml is not valid TOML: Cannot … fix the file"),

@@ -47,14 +47,18 @@ OWN_CODE = {
         "no_parameters", says="model.name: the module has no trainable parameters; choose another model"
     ),
     "frozen": model("frozen", says="model.name: the module has no trainable parameters; choose another model"),
-    "another input": model("for_cifar", says='blocks.shared = "last" leaves nothing to … set blocks.shared = "none"'),
+    "another input": model(
+        "for_cifar", says='model.name = "tests.wrong.code:for_cifar" does not accept inputs of shape 1x8x8 … choose'
+    ),
     "lazy layers": model(
         "lazy", says='model.name: layer "1" is lazy and has no size … use a layer with explicit sizes'
     ),
     "meta device": model(
         "on_meta", says='model.name = "tests.wrong.code:on_meta" does … choose another model, or set model.options'
     ),
-    "one output": model("one_output", says='blocks.shared = "last" leaves nothing to … set blocks.shared = "none"'),
+    "one output": model(
+        "one_output", says='model.loss = "cross_entropy" does not accept outputs of shape (1,) … with other outputs'
+    ),
     "a failing forward": model(
         "Failing", says='model.name = "tests.wrong.code:Failing" does … choose another model, or set model.options'
     ),
