@@ -52,7 +52,7 @@ def run(
     config: Config,
     *,
     module: nn.Module | None = None,
-    dataset: Dataset | None = None,
+    dataset: Dataset | tuple[Any, ...] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     observe: Observer | None = None,
@@ -61,12 +61,15 @@ def run(
 ) -> RunResult:
     """Run an experiment and return its records and its model.
 
-    Pass a custom module or data set as an object. Put a custom algorithm, partition, codec or loss into the config:
+    Pass a custom module or data set as an object. A data set can also be a pair (train, test) of torch data sets, or
+    (x, y, x_test, y_test). Put a custom algorithm, partition, codec or loss into the config:
     `Config(algorithm=Mine(lr=0.1))`. Files are written to `out`; the default is a new folder under `runs/`. With
     `resume`, the run in that folder, or at `checkpoint.address`, continues from its last checkpoint. Progress is shown
     on standard error, or in the notebook, with `label` as the name of the run; `progress=False` shows nothing.
     """
     started = time.perf_counter()
+    if not isinstance(config, Config):
+        raise ConfigError(f"config is {type(config).__name__}; pass a Config, or load_config(path)")
     with as_display(progress).run(label or title(type(config.algorithm))) as watcher:
         watcher.announce("reading the data" if dataset is None else "partitioning the data")
         problem, data = prepare(config, module, dataset)

@@ -17,6 +17,7 @@ from raybcgd.algorithms.contract import zeros
 from raybcgd.config.objects import ObjectsConfig, describe
 from raybcgd.config.schema import Config
 from raybcgd.data.dataset import Dataset
+from raybcgd.data.from_python import as_dataset
 from raybcgd.data.normalise import normalise
 from raybcgd.data.partition import Partition, partition
 from raybcgd.data.phases import phases
@@ -211,10 +212,14 @@ def _not_stackable(module: nn.Module) -> str | None:
     return None
 
 
-def prepare(config: Config, module: nn.Module | None = None, dataset: Dataset | None = None) -> tuple[Problem, Data]:
+def prepare(
+    config: Config, module: nn.Module | None = None, dataset: Dataset | tuple[Any, ...] | None = None
+) -> tuple[Problem, Data]:
     """Load and partition the data. Check everything in a config that depends on the data or the model."""
-    config = _with_objects(config, module, dataset)
-    dataset = load(config.data) if dataset is None else dataset
+    _check_module(module)
+    given = None if dataset is None else as_dataset(dataset)
+    config = _with_objects(config, module, given)
+    dataset = load(config.data) if given is None else given
     data = partition_data(config, dataset)
     problem = Problem(
         config=config,
@@ -226,6 +231,15 @@ def prepare(config: Config, module: nn.Module | None = None, dataset: Dataset | 
     )
     check(problem, dataset)
     return problem, data
+
+
+def _check_module(module: object) -> None:
+    if isinstance(module, type):
+        raise ConfigError(f"module is the class {module.__name__}; pass an instance, such as {module.__name__}()")
+    if module is not None and not isinstance(module, nn.Module):
+        raise ConfigError(
+            f"module is {type(module).__name__}; pass a torch.nn.Module, or a function that returns one as model.name"
+        )
 
 
 def _with_objects(config: Config, module: nn.Module | None, dataset: Dataset | None) -> Config:

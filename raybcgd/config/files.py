@@ -13,6 +13,7 @@ from raybcgd.config.schema import CHOICES, Config
 from raybcgd.config.trust import check_trusted
 from raybcgd.data.settings import unread_by
 from raybcgd.errors import ConfigError, first_line
+from raybcgd.lazy import search
 from raybcgd.section import Section
 from raybcgd.storage import FORMAT_VERSION, RunFolder
 
@@ -21,7 +22,8 @@ _ONE_OF = {"cohort": ("clients_per_block", "clients_per_round"), "hosts": ("coun
 
 
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
-    """Read a TOML file and apply `key.subkey=value` overrides."""
+    """Read a TOML file and apply `key.subkey=value` overrides. It may name modules in its folder."""
+    search(str(Path(path).resolve().parent))
     return make_config(override(read_tables(path), overrides))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import Field, SerializeAsAny, field_serializer, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, ValidationError, field_serializer, field_validator, model_validator
 
 from raybcgd.algorithms.settings import ALGORITHMS, DEFAULT_ALGORITHM, AlgorithmConfig
 from raybcgd.analysis.settings import AnalysisConfig
@@ -74,6 +74,15 @@ class Config(Section):
     """The runs of `raybcgd compare`. A single run ignores it."""
     objects: ObjectsConfig | None = None
     """The module and the data set that were passed to `run` as Python objects. Leave it out; run folders record it."""
+
+    def __init__(self, **values: Any) -> None:
+        """Validate the settings. An error is one line that names the setting."""
+        from raybcgd.config.explain import explain  # it needs this class
+
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(explain(error)) from None
 
     @model_validator(mode="before")
     @classmethod
