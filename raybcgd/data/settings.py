@@ -33,18 +33,19 @@ PARTITIONS = Registry(
     base="raybcgd.data.partition:Partitioner",
 )
 DEFAULT_PARTITION = "dirichlet"
+_FILES = ("parquet", "image_folder", "tiny_imagenet", *_TORCHVISION)
 _READERS = {
-    **dict.fromkeys(("root", "image_column", "label_column", "image_size", "classes"), [*SOURCES][1:]),
+    **dict.fromkeys(("root", "image_column", "label_column", "image_size", "classes"), _FILES),
     "download": _TORCHVISION,
     "emnist_split": ("emnist",),
     "options": (),
 }
-"""The built-in sources that read a setting. Custom sources may read all of them."""
+"""The sources, among "digits" and those above, that read a setting. Other sources may read all of them."""
 
 
 def unread_by(source: Any) -> set[str]:
     """Return the settings that have no effect with a source."""
-    return {name for name, readers in _READERS.items() if source in SOURCES and source not in readers}
+    return {name for name, readers in _READERS.items() if source in ("digits", *_FILES) and source not in readers}
 
 
 class PartitionConfig(Section):
