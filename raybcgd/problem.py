@@ -324,5 +324,6 @@ def _try_model(problem: Problem, dataset: Dataset) -> None:
     targets = torch.from_numpy(split.targets)
     targets[-1] = dataset.classes - 1  # the model needs an output for the last class
     inputs = normalise(torch.from_numpy(split.inputs), dataset, problem.dtype)
+    bf16 = problem.config.local.precision == "bf16"
     names = MODELS.name_of(problem.config.model.name), LOSSES.name_of(problem.config.model.loss)
-    try_out(problem.module().to(problem.dtype), problem.loss, (inputs, targets), dataset.classes, names)
+    try_out(problem.module().to(problem.dtype), problem.loss, (inputs, targets), dataset.classes, names, bf16)

@@ -12,7 +12,12 @@ from raybcgd.model.outputs import logits_of
 
 
 def try_out(
-    module: nn.Module, loss: Callable[..., Any], samples: tuple[Tensor, Tensor], classes: int, names: tuple[str, str]
+    module: nn.Module,
+    loss: Callable[..., Any],
+    samples: tuple[Tensor, Tensor],
+    classes: int,
+    names: tuple[str, str],
+    bf16: bool = False,
 ) -> None:
     """Raise an error if the module or the loss cannot evaluate or train on two samples. The module is changed.
 
@@ -25,7 +30,9 @@ def try_out(
         for training in (False, True):
             module.train(training)
             with torch.set_grad_enabled(training):
-                outputs = _outputs(module, inputs, model)
+                with torch.autocast("cpu", torch.bfloat16, enabled=bf16 and training):
+                    outputs = _outputs(module, inputs, model)
+                outputs = outputs.float() if bf16 else outputs
                 _check_loss(loss, outputs, targets, classes, criterion)
         if not outputs.requires_grad:
             raise ConfigError(
