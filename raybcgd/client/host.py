@@ -23,7 +23,7 @@ from raybcgd.client.training import LocalWork
 from raybcgd.client.uploads import Sent, Trained, Uploads
 from raybcgd.data.dataset import Split
 from raybcgd.data.normalise import normalise
-from raybcgd.errors import located_line
+from raybcgd.errors import located_line, named_line
 from raybcgd.messages import (
     FRESH,
     CallResult,
