@@ -1,5 +1,7 @@
 """The two errors that a user can fix. Any other exception is a bug and shows its traceback."""
 
+import traceback
+
 
 class ConfigError(ValueError):
     """A setting, file or data set is wrong. The message is one line that names it and the fix."""
@@ -17,6 +19,12 @@ def first_line(error: BaseException) -> str:
 def named_line(error: BaseException) -> str:
     """Return the error's class name and the first line of its message."""
     return f"{type(error).__name__}: {first_line(error)}"
+
+
+def located_line(error: BaseException) -> str:
+    """Return the error's class name, the first line of its message, and where it was raised."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{named_line(error)} ({where.filename.rpartition('/')[2]}:{where.lineno})"
 
 
 def last_line(error: BaseException) -> str:

@@ -5,11 +5,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from raybcgd.algorithms.contract import title
+from raybcgd.config import run_tables
+from raybcgd.config.objects import ObjectsConfig
 from raybcgd.config.schema import Config
 from raybcgd.data.dataset import Dataset
 from raybcgd.engine.engines import engine_named
@@ -25,7 +28,7 @@ from raybcgd.report.progress import Display, as_display
 from raybcgd.report.trackers import tracking
 from raybcgd.results import RunResult, save_models
 from raybcgd.server.budget import expected_rounds
-from raybcgd.storage import RunFolder, new_folder, write_atomic
+from raybcgd.storage import RunFolder, make_address, new_folder, write_atomic
 
 Observer = Callable[[RoundRecord], None]
 """Called with the record of every round."""
@@ -35,7 +38,7 @@ def run(
     config: Config,
     *,
     module: nn.Module | None = None,
-    dataset: Dataset | None = None,
+    dataset: Dataset | tuple[Any, ...] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     observe: Observer | None = None,
@@ -44,15 +47,19 @@ def run(
 ) -> RunResult:
     """Run an experiment and return its records and its model.
 
-    Pass a custom module or data set as an object. Put a custom algorithm, partition, codec or loss into the config:
+    Pass a custom module or data set as an object. A data set can also be a pair (train, test) of torch data sets, or
+    (x, y, x_test, y_test). Put a custom algorithm, partition, codec or loss into the config:
     `Config(algorithm=Mine(lr=0.1))`. Files are written to `out`; the default is a new folder under `runs/`. With
     `resume`, the run in that folder, or at `checkpoint.address`, continues from its last checkpoint. Progress is shown
     on standard error, or in the notebook, with `label` as the name of the run; `progress=False` shows nothing.
     """
     started = time.perf_counter()
+    if not isinstance(config, Config):
+        raise ConfigError(f"config is {type(config).__name__}; pass a Config, or load_config(path)")
     with as_display(progress).run(label or title(type(config.algorithm))) as watcher:
         watcher.announce("reading the data" if dataset is None else "partitioning the data")
         problem, data = prepare(config, module, dataset)
+        config = problem.config
         watcher.expect(expected_rounds(problem))
         folder = _open_folder(config, problem.algorithm.name, out, resume)
         if not folder.partition.exists():
@@ -129,8 +136,12 @@ def _open_folder(config: Config, algorithm: str, out: str | Path | None, resume:
     folder = RunFolder(path)
     if resume and not folder.config.exists() and config.checkpoint.address is None:
         raise ConfigError(f"{path} holds no run to resume; start one with `raybcgd train`")
+    if resume and folder.config.exists() and config.objects is None:
+        _check_objects(folder)
     if not resume and (folder.config.exists() or folder.rounds.exists()):
         raise ConfigError(f"{path} already holds a run; choose another --out, or use `raybcgd resume {path}`")
+    if config.checkpoint.address is not None:
+        make_address(config.checkpoint.address)
     try:
         path.mkdir(parents=True, exist_ok=True)
         if not resume:
@@ -140,3 +151,11 @@ def _open_folder(config: Config, algorithm: str, out: str | Path | None, resume:
         reason = getattr(cause, "strerror", None) or error
         raise ConfigError(f"cannot write to {path} ({reason}); choose another --out") from None
     return folder
+
+
+def _check_objects(folder: RunFolder) -> None:
+    """Raise an error if the run in a folder used Python objects."""
+    recorded = run_tables(folder).get("objects")
+    if recorded:
+        call = ObjectsConfig.model_validate(recorded).call
+        raise ConfigError(f"the run in {folder.path} used Python objects; resume it from Python: {call}")

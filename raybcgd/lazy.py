@@ -9,10 +9,20 @@ from typing import Any
 IMPORT_PATH = "RAYBCGD_IMPORT_PATH"
 """Environment variable: folders that the workers of our own Ray search for modules, after all others."""
 
+searched: list[str] = []
+"""Folders of configs, which may name modules there."""
+
 
 def extend_path() -> None:
     """Append the folders in the environment to the import path."""
     sys.path.extend(path for path in os.environ.get(IMPORT_PATH, "").split(os.pathsep) if path and path not in sys.path)
+
+
+def search(folder: str) -> None:
+    """Search a folder for modules after all others, so that its files cannot shadow libraries. Our workers do too."""
+    if folder not in sys.path:
+        sys.path.append(folder)
+        searched.append(folder)
 
 
 def lazy(package: str, homes: Mapping[str, Iterable[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

@@ -5,8 +5,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
-from itertools import chain
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,18 +13,24 @@ from torch import Tensor, nn
 
 from raybcgd.algorithms.api import Algorithm
 from raybcgd.algorithms.contract import zeros
+from raybcgd.config.objects import ObjectsConfig, describe
 from raybcgd.config.schema import Config
 from raybcgd.data.dataset import Dataset
+from raybcgd.data.from_python import as_dataset
 from raybcgd.data.normalise import normalise
 from raybcgd.data.partition import Partition, partition
 from raybcgd.data.phases import phases
 from raybcgd.data.sources import load
-from raybcgd.errors import ConfigError, first_line
+from raybcgd.errors import ConfigError
 from raybcgd.model.blocks import BlockLayout, divide, recut
+from raybcgd.model.divisions import DIVISIONS
 from raybcgd.model.flat import FlatModel
+from raybcgd.model.given import own_module
 from raybcgd.model.metrics import Metrics
+from raybcgd.model.outputs import logits_of
 from raybcgd.model.settings import LOSSES, MODELS
 from raybcgd.model.stacking import fails_in_stack, not_stackable
+from raybcgd.model.trial import try_out
 from raybcgd.model.zoo import build, loss_function
 from raybcgd.plan.links import uplinks
 from raybcgd.randomness import stream
@@ -102,7 +107,7 @@ class Problem:
 
     @cached_property
     def layout(self) -> BlockLayout:
-        return divide(self.module(), self.config.blocks)
+        return divide(self.module(), self.config.blocks, self.config.data.partition.clients)
 
     @cached_property
     def trained(self) -> Tensor | None:
@@ -162,7 +167,9 @@ class Problem:
         """S, the number of clients per round."""
         if self.algorithm.pooled:
             return 1
-        return self.config.cohort.size(self.num_blocks, self.clients, self.algorithm.blockwise)
+        blocks = self.config.blocks
+        default = blocks.count is None and blocks.groups is None and blocks.division not in DIVISIONS
+        return self.config.cohort.size(self.num_blocks, self.clients, self.algorithm.blockwise, default)
 
     @cached_property
     def stack(self) -> int:
@@ -226,9 +233,14 @@ def _note(reason: str) -> None:
     log.warning("note: clients train one at a time, because the model cannot train in a stack: %s", reason)
 
 
-def prepare(config: Config, module: nn.Module | None = None, dataset: Dataset | None = None) -> tuple[Problem, Data]:
+def prepare(
+    config: Config, module: nn.Module | None = None, dataset: Dataset | tuple[Any, ...] | None = None
+) -> tuple[Problem, Data]:
     """Load and partition the data. Check everything in a config that depends on the data or the model."""
-    dataset = load(config.data) if dataset is None else dataset
+    module = own_module(module)
+    given = None if dataset is None else as_dataset(dataset)
+    config = _with_objects(config, module, given)
+    dataset = load(config.data) if given is None else given
     data = partition_data(config, dataset)
     problem = Problem(
         config=config,
@@ -236,17 +248,30 @@ def prepare(config: Config, module: nn.Module | None = None, dataset: Dataset | 
         classes=dataset.classes,
         clients=len(data.partitions[0]),
         largest_client=max(int(parts.sizes.max()) for parts in data.partitions),
-        own_module=None if module is None else _on_cpu(module),
+        own_module=module,
     )
+    _ = problem.layout  # refuses a model without trainable parameters
+    _try_model(problem, dataset)
     problem = replace(problem, no_stack=_no_stack(problem, dataset))
     check(problem)
     return problem, data
 
 
-def _on_cpu(module: nn.Module) -> nn.Module:
-    """Return the user's module, or a copy of it if it is on an accelerator: not every process of a run has one."""
-    on_cpu = all(tensor.device.type == "cpu" for tensor in chain(module.parameters(), module.buffers()))
-    return module if on_cpu else copy.deepcopy(module).cpu()
+def _with_objects(config: Config, module: nn.Module | None, dataset: Dataset | None) -> Config:
+    """Return the config with the names of the Python objects that replace its model and its data set."""
+    own_data = None if dataset is not None and dataset.from_config else dataset
+    recorded = config.objects or ObjectsConfig()
+    if (recorded.module and module is None) or (recorded.dataset and own_data is None):
+        what = " and ".join(name for name in (recorded.module, recorded.dataset) if name)
+        raise ConfigError(f"the run used Python objects ({what}); resume it from Python: {recorded.call}")
+    if module is None and own_data is None:
+        return config
+    changes: dict[str, Any] = {"objects": describe(module, own_data)}
+    if module is not None:
+        changes["model"] = config.model.model_copy(update={"name": type(module).__name__, "options": {}})
+    if own_data is not None:
+        changes["data"] = config.data.model_copy(update={"source": own_data.name})
+    return config.model_copy(update=changes)
 
 
 def partition_data(config: Config, dataset: Dataset) -> Data:
@@ -286,36 +311,37 @@ def check(problem: Problem) -> None:
     _ = problem.cohort_size, problem.stack, problem.loss, problem.uplinks
     if config.blocks.redivide_every is not None:
         recut(problem.layout, config.blocks, None, stream(0))
-    _check_forward_pass(problem)
     _check_metrics(problem)
+    _warn_about_shared(problem)
 
 
-def _check_forward_pass(problem: Problem) -> None:
-    module = problem.module().to(problem.dtype).eval()
-    name, loss = MODELS.name_of(problem.config.model.name), LOSSES.name_of(problem.config.model.loss)
-    try:
-        with torch.no_grad():
-            outputs = module(torch.zeros((2, *problem.input_shape), dtype=problem.dtype))
-    except Exception as error:
-        shape = "x".join(str(n) for n in problem.input_shape)
-        raise ConfigError(
-            f'model.name = "{name}" does not accept inputs of shape {shape}: {first_line(error)}; '
-            "choose another model, or set model.options"
-        ) from None
-    try:
-        problem.loss(outputs, torch.full((2,), problem.classes - 1), reduction="none")
-    except Exception as error:
-        raise ConfigError(
-            f'model.loss = "{loss}" does not accept outputs of shape {tuple(outputs.shape)[1:]} per sample with '
-            f"{problem.classes} classes: {first_line(error)}; choose another loss, or a model with other outputs"
-        ) from None
+def _warn_about_shared(problem: Problem) -> None:
+    """Warn if every client uploads most of the model because the last layer is most of it."""
+    layout, shared = problem.layout, problem.config.blocks.shared
+    share = layout.shared.size / layout.size
+    if problem.algorithm.blockwise and shared in (None, "last") and share > 0.5:
+        log.warning(
+            "the shared block, %s, is %.0f %% of the model, and every client uploads it; set blocks.shared to smaller "
+            'layers or to "none", or blocks.division = "equal" with a number of coordinates',
+            *(", ".join(layout.shared.layers), 100 * share),
+        )
+
+
+def _try_model(problem: Problem, dataset: Dataset) -> None:
+    """Raise an error if the model and the loss do not fit the data."""
+    split = dataset.train.take(np.resize(np.arange(len(dataset.train)), 2))
+    targets = torch.from_numpy(split.targets)
+    targets[-1] = dataset.classes - 1  # the model needs an output for the last class
+    inputs = normalise(torch.from_numpy(split.inputs), dataset, problem.dtype)
+    bf16 = problem.config.local.precision == "bf16"
+    names = MODELS.name_of(problem.config.model.name), LOSSES.name_of(problem.config.model.loss)
+    try_out(problem.module().to(problem.dtype), problem.loss, (inputs, targets), dataset.classes, names, bf16)
 
 
 def _check_metrics(problem: Problem) -> None:
     metrics = problem.config.evaluation.metrics
     if metrics:
         with torch.no_grad():
-            outputs = (
-                problem.module().to(problem.dtype).eval()(torch.zeros((2, *problem.input_shape)).to(problem.dtype))
-            )
+            module = problem.module().to(problem.dtype).eval()
+            outputs = logits_of(module(torch.zeros((2, *problem.input_shape), dtype=problem.dtype)))
         Metrics(metrics).sums(outputs, torch.full((2,), problem.classes - 1))

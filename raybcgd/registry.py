@@ -61,7 +61,7 @@ class Registry:
         try:
             found = _imported(choice)
         # Importing a user's module may raise anything.
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigError(
                 f'{self.setting} = "{choice}" cannot be imported ({named_line(error)}); '
                 "fix it, install it, or add its folder to PYTHONPATH"

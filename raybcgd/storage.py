@@ -1,6 +1,7 @@
 """Files: addresses on any file system, atomic writes, and the layout of a run folder."""
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -14,6 +15,8 @@ from pyarrow import fs
 
 from raybcgd.errors import ConfigError, RunError, first_line
 
+_FULL = (None, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a full disk. Object stores give no number."""
 FORMAT_VERSION = 3
 """The version of run folders and checkpoints. Those of raybcgd 0.1 have none."""
 JOB_RUNS = "raybcgd-runs"
@@ -29,6 +32,17 @@ def open_address(address: str) -> tuple[fs.FileSystem, str]:
     except (OSError, pa.ArrowException) as error:
         raise ConfigError(f'checkpoint.address = "{address}" is invalid ({first_line(error)}); correct it') from None
     return filesystem, str(path)
+
+
+def make_address(address: str) -> None:
+    """Create the folder at an address. Raise an error if it cannot be used."""
+    filesystem, path = open_address(address)
+    try:
+        filesystem.create_dir(path, recursive=True)
+    except (OSError, pa.ArrowException) as error:
+        raise ConfigError(
+            f'checkpoint.address = "{address}" cannot be used ({first_line(error)}); correct it'
+        ) from None
 
 
 def write_file(filesystem: fs.FileSystem, path: str, data: bytes) -> None:
@@ -72,6 +86,8 @@ def writing(path: str | Path, size: int) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or first_line(error)
+        if error.errno not in _FULL:
+            raise RunError(f"cannot write {path} ({reason}); correct that, then resume the run") from error
         room = ""
         with contextlib.suppress(OSError):
             room = f", {shutil.disk_usage(Path(path).parent).free:,} are free"

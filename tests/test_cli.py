@@ -295,7 +295,7 @@ def test_labels_out_of_range_are_refused(config: Path, tmp_path: Path) -> None:
 
 def test_negative_labels_are_refused(config: Path, tmp_path: Path) -> None:
     parquet(tmp_path / "d", [0, 1, -1, 2] * 10, [8] * 40)
-    assert_refused(train_on(tmp_path / "d", config), "labels run from -1", "fix the labels")
+    assert_refused(train_on(tmp_path / "d", config), "labels run from -1", "number them from 0")
 
 
 def test_a_truncated_parquet_file_is_named(config: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from raybcgd.data.dataset import Dataset
 from raybcgd.data.normalise import normalise
 from raybcgd.errors import ConfigError
 from raybcgd.messages import ClientTask
+from raybcgd.model.outputs import logits_of
 from raybcgd.problem import Data, Problem, prepare
 from raybcgd.randomness import stream
 from raybcgd.record.checkpoint import Checkpoints
@@ -106,7 +107,8 @@ class Analyst:
         self._flat.vector.copy_(model)
         size = self._problem.config.evaluation.batch_size
         batches = [rows[start : start + size] for start in range(0, len(rows), size)]
-        return torch.cat([probabilities_of(self._flat.module(self._inputs(b))) for b in batches]).double().numpy()
+        outputs = (logits_of(self._flat.module(self._inputs(batch))) for batch in batches)
+        return torch.cat([probabilities_of(logits) for logits in outputs]).double().numpy()
 
     def _inputs(self, rows: np.ndarray) -> Tensor:
         dataset = self._data.dataset

@@ -29,7 +29,9 @@ def blocks(
         typer.Option(help="layers, balanced, equal or a paper's division. Default: that of the config or the model."),
     ] = None,
     count: Annotated[int | None, typer.Option(help="Number of blocks.")] = None,
-    classes: Annotated[int, typer.Option(min=2, help="With --model: number of classes.")] = 10,
+    classes: Annotated[
+        int | None, typer.Option(min=2, help="With --model: number of classes. Default: 10, or 2 for sigmoid_erm.")
+    ] = None,
     shape: Annotated[str, typer.Option(help="With --model: channels x height x width of a sample.")] = "3x32x32",
     memory: Annotated[
         bool, typer.Option("--memory", help="With a config: also predict the device memory of a client host.")
@@ -53,7 +55,7 @@ def blocks(
     if not changes and model in DIVISIONS:
         changes = [f"blocks.division={model}"]
     experiment = make_config(override({"model": {"name": model}}, [*changes, *(settings or ())]))
-    _print_blocks(experiment, _parse_shape(shape), classes)
+    _print_blocks(experiment, _parse_shape(shape), classes or (2 if model == "sigmoid_erm" else 10))
 
 
 def _parse_shape(shape: str) -> tuple[int, ...]:

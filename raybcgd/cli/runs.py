@@ -69,9 +69,10 @@ def _run(config: Config, folder: RunFolder, resume: bool, log: Literal["auto", "
         done = RoundLog(folder.rounds).content().count(b"\n")
         if not done:
             raise Interrupted(f"{what} before the end of the first round", code) from None
-        raise Interrupted(
-            f"{what} after {done} rounds; continue from the last checkpoint with `raybcgd resume {folder.path}`", code
-        ) from None
+        here = any((folder.path / "checkpoints").glob("round-*/manifest.json"))
+        saved = here or config.checkpoint.address is not None
+        how = "continue from the last checkpoint" if saved else "there is no checkpoint yet; start again at round 0"
+        raise Interrupted(f"{what} after {done} rounds; {how} with `raybcgd resume {folder.path}`", code) from None
     out.print(run_table(result.summary, result.folder))
 
 

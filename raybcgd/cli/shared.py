@@ -16,8 +16,8 @@ from raybcgd.storage import JOB_RUNS, in_job
 
 P = ParamSpec("P")
 
-out = Console()
-err = Console(stderr=True)
+out = Console(emoji=False)  # paths and references may contain text such as :b:
+err = Console(stderr=True, emoji=False)
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="Experiment config (TOML).")]
 Set = Annotated[

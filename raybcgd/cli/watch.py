@@ -23,6 +23,11 @@ def watch(
 
     if target is not None and not 0 < target <= 1:
         raise ConfigError(f"--target {target:g} is not an accuracy; use a number between 0 and 1, such as 0.9")
+    for folder in folders:
+        if folder.is_file():
+            raise ConfigError(f"{folder} is a file; pass the folder of a run")
+        if not folder.exists():
+            print_line(f"waiting for {folder}, which does not exist yet")
     with live_server(LivePage(folders, target), port, every) as server:
         print_line(f"open http://127.0.0.1:{server.server_address[1]}; stop with Ctrl-C")
         try:

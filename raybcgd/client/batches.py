@@ -13,8 +13,8 @@ from raybcgd.client.settings import LocalConfig
 class Schedule:
     """A client's batches: step t uses batch `order[t]`, and the first `per_epoch` batches are one pass over its data.
 
-    Each row of `shuffled` has the positions of all samples in the order of one pass. A batch is `size` consecutive
-    entries of a row; the last batch of a pass may be smaller.
+    Each row of `shuffled` has the positions of the samples in the order of one pass: all, or those of full batches. A
+    batch is `size` consecutive entries of a row; the last batch of a pass may be smaller.
     """
 
     shuffled: np.ndarray
@@ -24,7 +24,7 @@ class Schedule:
 
     @property
     def samples(self) -> int:
-        """Number of samples of the client."""
+        """Number of samples per pass."""
         return int(self.shuffled.shape[1])
 
     def members(self) -> list[np.ndarray]:
@@ -42,13 +42,14 @@ def schedule(samples: int, config: LocalConfig, fixed: bool, rng: np.random.Gene
     steps, per_epoch = config.num_steps(samples), config.num_batches(samples)
     epochs = -(-steps // per_epoch)
     size = samples if config.batch_size == "full" else min(config.batch_size, samples)
+    used = per_epoch * size if config.drop_last else samples
     if fixed:
-        shuffled = rng.permutation(samples)[None]
+        shuffled = rng.permutation(samples)[None, :used]
         order = np.concatenate([np.arange(per_epoch), *(rng.permutation(per_epoch) for _ in range(epochs - 1))])
     else:
-        shuffled = np.empty((epochs, samples), dtype=np.int64)
+        shuffled = np.empty((epochs, used), dtype=np.int64)
         for row in shuffled:
-            row[:] = rng.permutation(samples)
+            row[:] = rng.permutation(samples)[:used]
         order = np.arange(epochs * per_epoch)
     return Schedule(shuffled, order[:steps], per_epoch, size)
 

@@ -14,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from raybcgd.client.batches import stacked
 from raybcgd.client.shards import Shard, gathered
 from raybcgd.model.flat import FlatModel
+from raybcgd.model.outputs import logits_of
 
 Loss = Callable[..., Tensor]
 
@@ -122,7 +123,7 @@ class OneClient:
             self._epoch, self._samples = epoch, self._shard.augmented(epoch)
         inputs, targets = self._samples.take(self._members[batch])
         with autocast(inputs.device, self._bf16):
-            outputs = self._module(inputs)
+            outputs = logits_of(self._module(inputs))
         return self._loss(_widened(outputs, self._bf16), targets)
 
     def fraction(self, batch: int) -> float:
@@ -146,7 +147,7 @@ class StackGradient:
     def __init__(self, flat: FlatModel, loss: Loss, bf16: bool = False, backend: str | None = None) -> None:
         def one(vector: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
             with autocast(inputs.device, bf16):
-                outputs = functional_call(flat.module, flat.named(vector), (inputs,))
+                outputs = logits_of(functional_call(flat.module, flat.named(vector), (inputs,)))
             return (loss(_widened(outputs, bf16), targets, reduction="none") * weights).sum() / weights.sum()
 
         self._vmapped, self._losses, self._backend = vmap(grad_and_value(one)), vmap(one), backend

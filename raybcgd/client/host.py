@@ -1,7 +1,6 @@
 """A client host: holds the data and states of its clients, trains them, and evaluates models."""
 
 import time
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice, pairwise
@@ -24,7 +23,7 @@ from raybcgd.client.training import LocalWork
 from raybcgd.client.uploads import Sent, Trained, Uploads
 from raybcgd.data.dataset import Split
 from raybcgd.data.normalise import normalise
-from raybcgd.errors import named_line
+from raybcgd.errors import located_line, named_line
 from raybcgd.messages import (
     FRESH,
     CallResult,
@@ -39,6 +38,7 @@ from raybcgd.messages import (
     SumKey,
 )
 from raybcgd.model.metrics import Metrics
+from raybcgd.model.outputs import logits_of
 from raybcgd.problem import Data, Problem
 from raybcgd.randomness import seed_of
 from raybcgd.record.state_layout import State
@@ -201,8 +201,7 @@ class ClientHost:
         try:
             return self._train_stack(tasks, rnd)
         except self._caught as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            text = f"{named_line(error)} ({where.filename.rpartition('/')[2]}:{where.lineno})"
+            text = located_line(error)
             if is_fatal(error) or (rnd.reducer.broken and not isinstance(error, Diverged)):
                 raise _DeviceLost(HostLost(tuple(task.client for task in tasks), text)) from None
             diverged, full = isinstance(error, Diverged), is_out_of_memory(error)
@@ -281,7 +280,10 @@ class ClientHost:
         )
         rows, states = self._gather(tasks)
         mine = self._algorithm.Client(*self._on_device(tasks, states, stacked))
-        upload, new = self._algorithm.client_rule(work, rnd.down, mine)
+        returned = self._algorithm.client_rule(work, rnd.down, mine)
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise TypeError(f"client_rule returned {type(returned).__name__}; return (self.Upload(…), self.Client(…))")
+        upload, new = returned
         losses = work.training_loss().reshape(-1)
         on_device: dict[int, Row] | None = {} if self._device_states and self._algorithm.Client._fields else None
         return Trained(tasks, upload, mine, new, rows, states, steps, losses, stacked, on_device)
@@ -326,7 +328,7 @@ class ClientHost:
             split, rows = self._rows_of(piece)
             raw = torch.from_numpy(split.inputs[rows]).to(self._device)
             targets = torch.from_numpy(split.targets[rows]).to(self._device)
-            outputs = self._flat.module(normalise(raw, dataset, self._problem.dtype))
+            outputs = logits_of(self._flat.module(normalise(raw, dataset, self._problem.dtype)))
             losses = self._problem.loss(outputs, targets, reduction="none").double()
             single = outputs.dim() == 1 or outputs.shape[-1] == 1
             guess = (outputs.reshape(-1) > 0).long() if single else outputs.argmax(-1)

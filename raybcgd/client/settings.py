@@ -10,12 +10,15 @@ from raybcgd.section import Section
 class LocalConfig(Section):
     """`[local]`: the local training of a client in each round."""
 
-    epochs: Annotated[int, Field(ge=1)] = 5
+    epochs: Annotated[int, Field(ge=1, le=100_000)] = 5
     """E, the number of passes over the client's data."""
-    steps: Annotated[int, Field(ge=1)] | None = None
+    steps: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     """T, the number of local steps. If set, `epochs` is ignored."""
     batch_size: Annotated[int, Field(ge=1)] | Literal["full"] = 50
     """B, the number of samples per batch. full: all samples of the client."""
+    drop_last: bool = False
+    """Drop the last batch of a pass if it is smaller than `batch_size`. Needed for batch norm, which cannot train on a
+    batch of one sample. Clients with fewer samples than `batch_size` keep their only batch."""
     anchor_memory_mb: Annotated[float, Field(ge=0)] = 512.0
     """Memory per host to cache FedBCGD+'s batch gradients at x. If they do not fit, each step recomputes its own."""
     precision: Literal["float32", "bf16"] = "float32"
@@ -31,7 +34,9 @@ class LocalConfig(Section):
 
     def num_batches(self, samples: int) -> int:
         """Return the number of batches per epoch."""
-        return 1 if self.batch_size == "full" else -(-samples // self.batch_size)
+        if self.batch_size == "full":
+            return 1
+        return max(1, samples // self.batch_size) if self.drop_last else -(-samples // self.batch_size)
 
     def num_steps(self, samples: int) -> int:
         """Return T for a client with this many samples."""

@@ -6,31 +6,40 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from raybcgd.config.schema import CHOICES, Config
+from raybcgd.config.choices import CHOICES
 from raybcgd.errors import ConfigError
 from raybcgd.registry import InvalidSection, did_you_mean
 from raybcgd.section import Section
 
 
-def explain(error: ValidationError, root: type[Section] = Config, prefix: str = "", what: str = "a setting") -> str:
-    """Return pydantic's first error as one line."""
+def explain(
+    error: ValidationError, whole: type[Section], part: type[Section] | None = None, table: str = "", name: str = ""
+) -> str:
+    """Return pydantic's first error as one line.
+
+    `whole` is the class of the config. If the error is about a table whose class depends on one of its settings, `part`
+    is that class, `table` the path of the table, and `name` the name of the choice.
+    """
+    root, what = part or whole, f"a setting of {name}" if name else "a setting"
     errors = error.errors(include_url=False)
     first = errors[0]
     path, section = _setting(first["loc"], root)
-    setting = ".".join([prefix, *path] if prefix else path) or "config"
+    setting = ".".join([table, *path] if table else path) or "config"
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, ConfigError):
         return str(cause)
     if isinstance(cause, InvalidSection):
-        return explain(cause.error, cause.section, setting, f"a setting of {cause.name}")
+        return explain(cause.error, whole, cause.section, setting, cause.name)
     same = [e for e in errors if _setting(e["loc"], root)[0] == path]
     more = f" (other errors: {len(errors) - len(same)})" if len(same) < len(errors) else ""
     if first["type"] == "extra_forbidden":
-        return f"{setting} is not {what}; {_nearest(path[-1], section, prefix, root)}{more}"
+        return f"{setting} is not {what}; {_nearest(path[-1], section, table, whole)}{more}"
     if first["type"] == "missing":
         return f"{setting} is not set and has no default; set it{more}"
     # A setting with a union type fails once per member of the union.
     reasons = dict.fromkeys(_reason(e["msg"]) for e in same)
+    if cause is not None and isinstance(first["input"], dict):  # a check of several settings of a table
+        return f"{setting}: {', or '.join(reasons)}{more}"
     return f"{setting} = {short(same[0]['input'])}: {', or '.join(reasons)}{more}"
 
 
@@ -71,13 +80,12 @@ def short(value: Any, limit: int = 60) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def _nearest(name: str, section: type[Section], table: str, root: type[Section]) -> str:
+def _nearest(name: str, section: type[Section], table: str, whole: type[Section]) -> str:
     """Suggest a similar name in this table, the same name in another table, or the names in this table."""
     choice = CHOICES.get(table.rpartition(".")[2])
     if choice and (others := [other for other in choice if name in choice.resolve(other).model_fields]):
         return f"it is a setting of {', '.join(others)}: remove it, or change {table}.{choice.key}"
     known = [*section.model_fields, *([choice.key] if choice else [])]
-    whole = Config if table else root  # a table of a choice, such as a method's, belongs to a config
     elsewhere = [".".join(path) for path in _paths(whole) if path[-1] == name and ".".join(path[:-1]) != table]
     if elsewhere and not difflib.get_close_matches(name, known):
         return f"did you mean {' or '.join(elsewhere)}?"

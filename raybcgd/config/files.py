@@ -8,10 +8,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from raybcgd.compare.settings import Variant
+from raybcgd.config.choices import CHOICES
 from raybcgd.config.explain import explain, short
-from raybcgd.config.schema import CHOICES, Config
+from raybcgd.config.schema import Config
 from raybcgd.config.trust import check_trusted
-from raybcgd.errors import ConfigError
+from raybcgd.data.settings import unread_by
+from raybcgd.errors import ConfigError, first_line
+from raybcgd.lazy import search
 from raybcgd.section import Section
 from raybcgd.storage import FORMAT_VERSION, RunFolder
 
@@ -20,7 +23,8 @@ _ONE_OF = {"cohort": ("clients_per_block", "clients_per_round"), "hosts": ("coun
 
 
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
-    """Read a TOML file and apply `key.subkey=value` overrides."""
+    """Read a TOML file and apply `key.subkey=value` overrides. It may name modules in its folder."""
+    search(str(Path(path).resolve().parent))
     return make_config(override(read_tables(path), overrides))
 
 
@@ -56,7 +60,7 @@ def make_config(values: Mapping[str, Any]) -> Config:
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(explain(error)) from None
+        raise ConfigError(explain(error, Config)) from None
 
 
 def read_tables(path: str | Path) -> dict[str, Any]:
@@ -82,12 +86,16 @@ def config_files(path: str | Path) -> list[Path]:
 
 def _toml(path: Path, children: Sequence[Path] = ()) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Windows editors start files with a byte order mark
     except OSError as error:
         extended = f", which {children[-1]} extends" if children else ""
         raise ConfigError(f"cannot read the config {path}{extended}: {error.strerror}; check the path") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}; fix the file") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not valid TOML: not text in UTF-8; pass a config, saved as UTF-8") from None
+    except RecursionError:
+        raise ConfigError(f"{path} is not a config: its values are nested too deeply; fix the file") from None
+    except ValueError as error:  # not only TOMLDecodeError: an integer can have too many digits
+        raise ConfigError(f"{path} is not valid TOML: {first_line(error)}; fix the file") from None
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,6 +118,9 @@ def _still_valid(table: str, under: Mapping[str, Any], over: Mapping[str, Any]) 
         new = over[choice.key]
         if choice.name_of(new) != choice.name_of(kept.get(choice.key, "")):
             kept = choice.keep_valid(kept, new)
+    if table == "data" and over.get("source", kept.get("source")) != kept.get("source"):
+        unread = unread_by(over["source"])
+        kept = {key: value for key, value in kept.items() if key not in unread}
     if any(key in over for key in _ONE_OF.get(table, ())):
         kept = {key: value for key, value in kept.items() if key not in _ONE_OF[table]}
     return kept
@@ -174,7 +185,7 @@ def _parse_override(text: str) -> tuple[str, Any]:
 def _toml_value(raw: str) -> Any:
     try:
         return tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return raw.strip()  # a bare word is a string
 
 

@@ -5,19 +5,20 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import Field, SerializeAsAny, field_serializer, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, ValidationError, field_serializer, field_validator, model_validator
 
 from raybcgd.algorithms.settings import ALGORITHMS, DEFAULT_ALGORITHM, AlgorithmConfig
 from raybcgd.analysis.settings import AnalysisConfig
 from raybcgd.client.settings import LocalConfig
 from raybcgd.compare.settings import CompareConfig
-from raybcgd.data.settings import PARTITIONS, DataConfig
+from raybcgd.config.explain import explain
+from raybcgd.config.objects import ObjectsConfig
+from raybcgd.data.settings import DataConfig
 from raybcgd.engine.settings import HostsConfig
 from raybcgd.errors import ConfigError
 from raybcgd.model.settings import BlocksConfig, ModelConfig
 from raybcgd.plan.settings import CohortConfig
 from raybcgd.record.settings import CheckpointConfig, MetricsConfig
-from raybcgd.registry import Registry
 from raybcgd.report.settings import TrackConfig
 from raybcgd.section import Section
 from raybcgd.server.settings import BudgetConfig, EvaluationConfig
@@ -35,10 +36,6 @@ def _non_finite(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
     elif isinstance(value, (list, tuple)):
         for number, item in enumerate(value):
             yield from _non_finite(item, f"{path}[{number}]")
-
-
-CHOICES: dict[str, Registry] = {"algorithm": ALGORITHMS, "wire": CODECS, "partition": PARTITIONS}
-"""Tables whose class depends on one of their settings."""
 
 
 class Config(Section):
@@ -71,6 +68,15 @@ class Config(Section):
     """What to analyse at the end of a run. None: nothing."""
     compare: CompareConfig | None = None
     """The runs of `raybcgd compare`. A single run ignores it."""
+    objects: ObjectsConfig | None = None
+    """The module and the data set that were passed to `run` as Python objects. Leave it out; run folders record it."""
+
+    def __init__(self, **values: Any) -> None:
+        """Validate the settings. An error is one line that names the setting."""
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(explain(error, Config)) from None
 
     @model_validator(mode="before")
     @classmethod

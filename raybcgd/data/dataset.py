@@ -44,6 +44,8 @@ class Dataset:
     scale: float = 1.0
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
+    from_config: bool = False
+    """Whether `[data]` describes the data set. False: it was made in Python."""
 
     def __post_init__(self) -> None:
         for part, split in (("train", self.train), ("test", self.test)):
@@ -145,7 +147,9 @@ def _problem(split: Split, classes: int) -> str:
     if inputs.dtype.kind == "f" and not np.isfinite([inputs.min(initial=0), inputs.max(initial=0)]).all():
         return "inputs contain NaN or infinity; remove them"
     low, high = int(targets.min()), int(targets.max())
-    if low < 0 or high >= classes:
-        fix = f"fix the labels or set data.classes to {max(high, 0) + 1}"
+    if low < 0:
+        return f"labels run from {low} to {high}; number them from 0, for example with `labels - ({low})`"
+    if high >= classes:
+        fix = f"fix the labels, or set data.classes to {high + 1} (from Python: classes={high + 1})"
         return f"labels run from {low} to {high}, outside 0 .. {classes - 1}; {fix}"
     return ""

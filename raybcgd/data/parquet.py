@@ -81,6 +81,7 @@ def _split(paths: list[Path], image_column: str | None, label_column: str | None
             schema = file.schema_arrow
             with_bytes = [field.name for field in schema if _holds_bytes(field.type)]
             with_integers = [field.name for field in schema if pa.types.is_integer(field.type)]
+            _check_columns(path, schema, with_bytes, with_integers)
             image = _choose("image", image_column, with_bytes, IMAGE_COLUMNS, f"image bytes in {path}")
             label = _choose("label", label_column, with_integers, LABEL_COLUMNS, f"integers in {path}")
             column = file.read(columns=[label]).column(label)
@@ -95,9 +96,22 @@ def _split(paths: list[Path], image_column: str | None, label_column: str | None
     return EncodedSplit(chain.from_iterable(images), targets), declared
 
 
+def _check_columns(path: Path, schema: Any, with_bytes: list[str], with_integers: list[str]) -> None:
+    """Raise an error if a file has no images or no labels."""
+    columns = ", ".join(f"{field.name} ({field.type})" for field in schema)
+    columns = columns if len(columns) < 200 else f"{columns[:200]}…"
+    if not with_bytes:
+        raise ConfigError(
+            f"data.image_column: no column of {path} has image files as bytes, only {columns}; embed the images, for "
+            "example with `raybcgd data pack`, or write a data.source for other samples"
+        )
+    if not with_integers:
+        raise ConfigError(
+            f"data.label_column: no column of {path} has integers, only {columns}; write the labels as integers 0, 1, …"
+        )
+
+
 def _choose(what: str, wanted: str | None, fitting: list[str], usual: tuple[str, ...], content: str) -> str:
-    if not fitting:
-        raise ConfigError(f"data.{what}_column: no column has {content}; add one")
     known = [name for name in usual if name in fitting]
     if wanted is None and (known or len(fitting) == 1):
         return (known or fitting)[0]

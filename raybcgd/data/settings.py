@@ -5,6 +5,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, SerializeAsAny, field_serializer, field_validator, model_validator
 
+from raybcgd.errors import ConfigError
 from raybcgd.registry import Registry
 from raybcgd.section import Section
 
@@ -32,6 +33,19 @@ PARTITIONS = Registry(
     base="raybcgd.data.partition:Partitioner",
 )
 DEFAULT_PARTITION = "dirichlet"
+_FILES = ("parquet", "image_folder", "tiny_imagenet", *_TORCHVISION)
+_READERS = {
+    **dict.fromkeys(("root", "image_column", "label_column", "image_size", "classes"), _FILES),
+    "download": _TORCHVISION,
+    "emnist_split": ("emnist",),
+    "options": (),
+}
+"""The sources, among "digits" and those above, that read a setting. Other sources may read all of them."""
+
+
+def unread_by(source: Any) -> set[str]:
+    """Return the settings that have no effect with a source."""
+    return {name for name, readers in _READERS.items() if source in ("digits", *_FILES) and source not in readers}
 
 
 class PartitionConfig(Section):
@@ -102,7 +116,7 @@ class DataConfig(Section):
     positive: tuple[int, ...] | None = None
     """Labels that become 1 with task = "binary". Default: the lower half."""
     test_samples: int | None = Field(None, ge=1)
-    """Number of test samples to evaluate on. Every run uses the same ones. None: all."""
+    """Evaluate on at most this many test samples. Every run uses the same ones. None: all."""
     validation_share: float = Field(0.0, ge=0, lt=1)
     """Fraction of the training samples of each label that is held out to tune hyper-parameters."""
     evaluate_on: Literal["test", "validation"] = "test"
@@ -119,6 +133,16 @@ class DataConfig(Section):
     def _something_to_evaluate_on(self) -> Self:
         if self.evaluate_on == "validation" and self.validation_share == 0:
             raise ValueError('evaluate_on = "validation" needs validation_share; set it to 0.01 or more')
+        return self
+
+    @model_validator(mode="after")
+    def _nothing_without_effect(self) -> Self:
+        unread = unread_by(self.source)
+        for name, field in type(self).model_fields.items():
+            if name in unread and getattr(self, name) != field.get_default(call_default_factory=True):
+                raise ConfigError(f'data.{name} has no effect with data.source = "{self.source}"; remove it')
+        if self.positive is not None and self.task != "binary":
+            raise ConfigError('data.positive has no effect without data.task = "binary"; remove it, or set the task')
         return self
 
     @field_validator("partition", mode="before")

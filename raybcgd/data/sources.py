@@ -33,7 +33,7 @@ def load(config: DataConfig) -> Dataset:
     if config.test_samples is not None and config.test_samples < len(dataset.test):
         chosen = stream(0, "test samples").permutation(len(dataset.test))[: config.test_samples]
         dataset = replace(dataset, test=dataset.test.take(np.sort(chosen)))
-    return dataset
+    return replace(dataset, from_config=True)
 
 
 def binary(dataset: Dataset, positive: tuple[int, ...] | None = None) -> Dataset:

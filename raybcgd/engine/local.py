@@ -58,7 +58,8 @@ class LocalPool:
         device = accelerator() if hosts.device == "gpu" else None
         self._open.enter_context(deterministic(device or CPU, hosts.determinism == "strict", hosts.allow_tf32))
         self._host = ClientHost(problem, data, state_address, device or CPU)
-        self._chunk = problem.stack or 1
+        # With a deadline, one at a time: a stack of all clients would end after any deadline.
+        self._chunk = 1 if problem.config.cohort.deadline_seconds is not None else problem.stack or 1
         self._reduce = hosts.aggregation != "coordinator"
         self.server_device = (device or CPU) if self._reduce else CPU
         self._load, self._queued = HostLoad(), 0

@@ -13,6 +13,8 @@ from raybcgd.model.divisions import DIVISIONS, check_pairing
 from raybcgd.model.layers import Layer, covers, layers_of
 from raybcgd.model.settings import BlocksConfig
 
+_DEFAULT_COUNT = 5
+
 
 @dataclass(frozen=True)
 class Block:
@@ -77,15 +79,17 @@ def cuts_layers(config: BlocksConfig) -> bool:
     return config.division == "equal" or (config.division in DIVISIONS and DIVISIONS[config.division].cuts > 0)
 
 
-def divide(module: nn.Module, config: BlocksConfig) -> BlockLayout:
-    """Divide a module into blocks as configured in `[blocks]`."""
+def divide(module: nn.Module, config: BlocksConfig, clients: int | None = None) -> BlockLayout:
+    """Divide a module into blocks as configured in `[blocks]`. By default, there are no more blocks than `clients`."""
     if config.division in DIVISIONS:
         return _named(module, config)
     shared_names = config.shared if isinstance(config.shared, tuple) else ()
     layers = layers_of(module, [name for group in (*(config.groups or ()), shared_names) for name in group])
     rest, shared = _split_shared(layers, config)
+    most = _DEFAULT_COUNT if clients is None else min(_DEFAULT_COUNT, clients)
     if config.division == "equal":
-        return _equal_cuts(rest, shared, config)
+        return _equal_cuts(rest, shared, config, most)
+    count = config.count or min(most, len(rest) or most)
     if isinstance(config.shared, int):
         raise ConfigError(
             f'blocks.shared = {config.shared} is a number of coordinates, which needs blocks.division = "equal"; '
@@ -97,12 +101,12 @@ def divide(module: nn.Module, config: BlocksConfig) -> BlockLayout:
             raise ConfigError(f'blocks.groups needs blocks.division = "layers", not "{config.division}"; change one')
         groups = _explicit(rest, config.groups)
     elif config.shared == "all":
-        groups = [[] for _ in range(config.count)]
+        groups = [[] for _ in range(count)]
     elif config.division == "layers":
-        groups = _contiguous(rest, np.ones(len(rest)), config.count)
+        groups = _contiguous(rest, np.ones(len(rest)), count)
     elif config.division == "balanced":
         # All coordinates have the same dtype, so equal sizes are equal bytes.
-        groups = _contiguous(rest, np.array([layer.size for layer in rest], dtype=np.float64), config.count)
+        groups = _contiguous(rest, np.array([layer.size for layer in rest], dtype=np.float64), count)
     else:
         raise ConfigError(
             f'blocks.division = "{config.division}" is unknown; use layers, balanced, equal, '
@@ -115,12 +119,12 @@ def _named(module: nn.Module, config: BlocksConfig) -> BlockLayout:
     """Divide a module as a paper does. `shared` may be "none" or "all" instead of the paper's shared layers."""
     division = DIVISIONS[config.division]
     check_pairing(config.division, division, layers_of(module, division.names))
-    if config.groups is not None or config.shared not in ("last", "none", "all"):
+    if config.groups is not None or config.shared not in (None, "last", "none", "all"):
         raise ConfigError(
             f'blocks.division = "{config.division}" has its own groups and shared layers; remove blocks.groups '
             'and blocks.shared, or set blocks.shared to "none" or "all"'
         )
-    groups, shared = division.groups, division.shared if config.shared == "last" else config.shared
+    groups, shared = division.groups, division.shared if config.shared in (None, "last") else config.shared
     if config.shared == "all":
         groups = ((),) * division.count
     elif config.shared == "none" and groups:
@@ -133,6 +137,8 @@ def _named(module: nn.Module, config: BlocksConfig) -> BlockLayout:
 
 def _split_shared(layers: list[Layer], config: BlocksConfig) -> tuple[list[Layer], list[Layer]]:
     shared = config.shared
+    if shared is None:
+        shared = "last" if len(layers) > 1 or config.groups is not None else "none"
     if shared == "none" or isinstance(shared, int):
         return layers, []
     if shared == "all":
@@ -216,16 +222,17 @@ def _layout(groups: Sequence[Sequence[Layer]], shared: Sequence[Layer]) -> Block
     return BlockLayout(order, tuple(blocks), Block("shared", start, stop, tuple(layer.name for layer in shared)))
 
 
-def _equal_cuts(rest: list[Layer], shared: list[Layer], config: BlocksConfig) -> BlockLayout:
+def _equal_cuts(rest: list[Layer], shared: list[Layer], config: BlocksConfig, most: int) -> BlockLayout:
     order = (*rest, *shared)
     size = sum(layer.size for layer in order)
     tail = config.shared if isinstance(config.shared, int) else sum(layer.size for layer in shared)
-    if size - tail < config.count and config.shared != "all":
+    count = config.count or (most if config.shared == "all" else max(1, min(most, size - tail)))
+    if size - tail < count and config.shared != "all":
         raise ConfigError(
-            f"blocks.count = {config.count} is more than the {size - tail} coordinates that are not shared; "
+            f"blocks.count = {count} is more than the {size - tail} coordinates that are not shared; "
             "lower blocks.count or blocks.shared"
         )
-    edges = [(size - tail) * k // config.count for k in range(config.count + 1)]
+    edges = [(size - tail) * k // count for k in range(count + 1)]
     shared_block = Block("shared", size - tail, size, _covered(order, size - tail, size))
     return BlockLayout(order, (), shared_block).with_edges(tuple(edges))
 

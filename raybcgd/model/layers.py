@@ -5,6 +5,7 @@ from math import prod
 from typing import NamedTuple
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from raybcgd.errors import ConfigError
 
@@ -49,6 +50,12 @@ def layers_of(module: nn.Module, named: Sequence[str] = ()) -> list[Layer]:
     """
     trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     entries: dict[str, tuple[Entry, ...]] = {}
+    for name, tensor in (*trained.items(), *module.named_buffers()):
+        if is_lazy(tensor):
+            layer = name.rpartition(".")[0]
+            raise ConfigError(
+                f'model.name: layer "{layer}" is lazy and has no size yet; use a layer with explicit sizes'
+            )
     # torch lists a tied tensor once, under its first name.
     for name, tensor in (*trained.items(), *module.named_buffers()):
         if tensor.is_floating_point():

@@ -78,13 +78,15 @@ class BlocksConfig(Section):
     """layers: whole layers, as listed in `groups`, or about the same number per block. balanced: whole layers, about
     the same number of parameters per block. equal: slices of equal size, which may split layers. Or a paper's division:
     lenet5, lenet5-paper, vgg11, vgg19, resnet8, resnet18, vit_b_16, vit_b_16-lora (see `raybcgd blocks`)."""
-    count: Annotated[int, Field(ge=1)] = 5
-    """N, the number of blocks. Ignored if `groups` or a paper's division defines the blocks."""
+    count: Annotated[int, Field(ge=1)] | None = None
+    """N, the number of blocks. Ignored if `groups` or a paper's division defines the blocks. Default: 5, or fewer if
+    there are fewer layers to divide or fewer clients."""
     groups: tuple[tuple[str, ...], ...] | None = None
     """With division = "layers": the layers of each block, by name or prefix."""
-    shared: Literal["last", "none", "all"] | tuple[str, ...] | Annotated[int, Field(ge=0)] = "last"
+    shared: Literal["last", "none", "all"] | tuple[str, ...] | Annotated[int, Field(ge=0)] | None = None
     """The shared block, which every client uploads. last: the last layer with parameters. none: no shared block. all:
-    the whole model. Or a list of layers. Or, with division = "equal", a number of coordinates at the end."""
+    the whole model. Or a list of layers. Or, with division = "equal", a number of coordinates at the end. Default:
+    last, or none if the model has only one layer."""
     redivide_every: Annotated[int, Field(ge=1)] | None = None
     """Divide the parameters again every n rounds. Only the edges between blocks move; momentum and control variates
     stay with their coordinates. None: never."""

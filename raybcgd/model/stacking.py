@@ -9,6 +9,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from raybcgd.errors import named_line
 from raybcgd.model.flat import FlatModel
 from raybcgd.model.layers import layers_of
+from raybcgd.model.outputs import logits_of
 
 
 def not_stackable(module: nn.Module) -> str | None:
@@ -29,12 +30,12 @@ def fails_in_stack(flat: FlatModel, loss: Callable[..., Tensor], inputs: Tensor,
     flat.module.train()
 
     def one(vector: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        outputs = functional_call(flat.module, flat.named(vector), (inputs,))
+        outputs = logits_of(functional_call(flat.module, flat.named(vector), (inputs,)))
         return (loss(outputs, targets, reduction="none") * weights).sum() / weights.sum()
 
     with torch.random.fork_rng(devices=[]):
         try:
-            loss(flat.module(inputs[:-1]), targets[:-1]).backward()  # type: ignore[no-untyped-call]
+            loss(logits_of(flat.module(inputs[:-1])), targets[:-1]).backward()  # type: ignore[no-untyped-call]
         except Exception:
             return None  # it fails in any case, which other checks report
         weights = flat.vector.new_ones(len(inputs))

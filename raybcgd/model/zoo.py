@@ -8,7 +8,7 @@ import torch
 from pydantic import ValidationError, validate_call
 from torch import Tensor, nn
 
-from raybcgd.errors import ConfigError
+from raybcgd.errors import ConfigError, first_line
 from raybcgd.model.losses import ONE_LOGIT
 from raybcgd.model.settings import LOSSES, MODELS, ModelConfig
 from raybcgd.randomness import seed_of
@@ -21,7 +21,15 @@ def build(config: ModelConfig, input_shape: tuple[int, ...], classes: int, seed:
         make = maker(config, input_shape, classes)
         # Only the CPU's generator: torch.manual_seed would also reseed the GPUs, which are not forked here.
         torch.default_generator.manual_seed(seed_of(seed, "model"))
-        module = make()
+        try:
+            module = make()
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, MemoryError) or "allocate memory" in str(error):
+                raise ConfigError(
+                    f'model.name = "{MODELS.name_of(config.name)}" does not fit into memory ({first_line(error)}); '
+                    "choose a smaller model, or smaller model.options"
+                ) from None
+            raise
     if not isinstance(module, nn.Module):
         raise ConfigError(
             f'model.name = "{MODELS.name_of(config.name)}" returned {type(module).__name__}; return a torch.nn.Module'

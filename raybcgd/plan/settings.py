@@ -7,6 +7,8 @@ from pydantic import Field, model_validator
 from raybcgd.errors import ConfigError
 from raybcgd.section import Section
 
+_DEFAULT_SIZE = 10
+
 
 class LinksConfig(Section):
     """`[cohort.links]`: the clients' bandwidth. It determines the simulated time of a round and, with
@@ -26,7 +28,8 @@ class CohortConfig(Section):
     """`[cohort]`: the clients of a round."""
 
     clients_per_block: Annotated[int, Field(ge=1)] | None = None
-    """K, the number of clients per block. A round samples N * K clients, even if a method has no blocks. Default: 2."""
+    """K, the number of clients per block. A round samples N * K clients, even if a method has no blocks. Default: 2,
+    or 10 clients per round if N is not set either, or all clients if there are fewer."""
     clients_per_round: Annotated[int, Field(ge=1)] | None = None
     """S, the number of clients per round, spread evenly over the blocks. Use it instead of `clients_per_block`."""
     cover: Literal["all", "some"] = "all"
@@ -54,21 +57,28 @@ class CohortConfig(Section):
             raise ValueError('assignment = "bandwidth" needs the clients\' bandwidth; add a [cohort.links] table')
         return self
 
-    def size(self, blocks: int, clients: int, blockwise: bool = True) -> int:
-        """Return S. Raise an error if there are fewer clients than S or, with `blockwise`, more blocks than S."""
+    def size(self, blocks: int, clients: int, blockwise: bool = True, default_blocks: bool = False) -> int:
+        """Return S. Raise an error if there are fewer clients than S or, with `blockwise`, more blocks than S.
+
+        `default_blocks` tells that the config does not set the number of blocks.
+        """
         if self.clients_per_round is not None:
             size, setting = self.clients_per_round, f"cohort.clients_per_round = {self.clients_per_round}"
-            if blockwise and size < blocks and self.cover == "all":
-                raise ConfigError(
-                    f"{setting} is less than the {blocks} blocks; raise it to at least {blocks}, lower blocks.count, "
-                    'or set cohort.cover = "some"'
-                )
+        elif self.clients_per_block is not None:
+            size = blocks * self.clients_per_block
+            setting = f"cohort.clients_per_block = {self.clients_per_block} with {blocks} blocks"
         else:
-            per_block = self.clients_per_block or 2
-            size, setting = blocks * per_block, f"cohort.clients_per_block = {per_block} with {blocks} blocks"
+            size = min(clients, _DEFAULT_SIZE if default_blocks else 2 * blocks)
+            setting = f"data.partition.clients = {clients}"
         if size > clients:
             raise ConfigError(
                 f"{setting} needs {size} clients per round, but data.partition.clients = {clients}; "
                 "lower it, or raise data.partition.clients"
+            )
+        if blockwise and size < blocks and (self.cover == "all" or self.clients_per_round is None):
+            some = 'set cohort.cover = "some"' + ("" if self.clients_per_round else " and cohort.clients_per_round")
+            raise ConfigError(
+                f"{setting} is less than the {blocks} blocks; raise it to at least {blocks}, lower blocks.count, "
+                f"or {some}"
             )
         return size

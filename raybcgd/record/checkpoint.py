@@ -176,17 +176,20 @@ class Checkpoints:
         self._compactor.close()
 
     def latest(self) -> Position | None:
-        """Return the newest undamaged checkpoint. Delete damaged ones, with a warning, and unused states."""
+        """Return the newest undamaged checkpoint. Warn about damaged ones."""
         found = None
         for position in self._undamaged():
             self._retained[position.rounds] = set(position.ledger.names)
             found = found or position
+        self._footers.clear()
+        return found
+
+    def clean(self) -> None:
+        """Delete the checkpoints that `latest` found damaged, and unused states."""
         for rounds in set(self._saved_rounds()) - self._retained.keys():
             self._filesystem.delete_dir(self._folder(rounds))
         needed: set[str] = set().union(*self._retained.values())
         self._states.remove(name for name in self._states.names(parts=True) if name not in needed)
-        self._footers.clear()
-        return found
 
     def newest(self) -> Position | None:
         """Return the newest undamaged checkpoint without changing any file."""
@@ -223,6 +226,9 @@ class Checkpoints:
             )
         manifest = _manifest(content)
         if differences := difference(manifest.identity, self._identity):
+            # Other settings can change the data. Their names say more than its hash.
+            named = [line for line in differences if not line.startswith("data_sha256")]
+            differences = named or ["the training data or its partition has changed"]
             raise ConfigError(
                 f"the checkpoint under {self._root} belongs to another experiment: {'; '.join(differences[:5])}; "
                 "restore these settings, or choose another --out or checkpoint.address"

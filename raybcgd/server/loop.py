@@ -42,6 +42,7 @@ FREE = (
     "metrics",
     "track",
     "compare",
+    "objects",
 )
 """Settings that may change on resume, because the weights do not depend on them."""
 
@@ -125,6 +126,7 @@ class TrainingLoop:
             log.warning("no usable checkpoint: the run starts again at round 0")
         if position is not None and position.rounds > rounds:
             raise ConfigError(f"rounds = {rounds}, but {position.rounds} rounds are done; raise rounds to continue")
+        self._checkpoints.clean()  # only now: a refused resume changes no file
         return position
 
     def models(self) -> list[np.ndarray]:

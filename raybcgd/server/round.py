@@ -28,6 +28,7 @@ from raybcgd.server.aggregation import Aggregate, Aggregator, Expected, average_
 from raybcgd.server.candidates import mean_losses, second_exchange
 from raybcgd.server.norms import block_norms, proportional, server_norms
 from raybcgd.server.pool import Pool, PoolReport, RoundWork
+from raybcgd.server.rule import apply_server_rule
 from raybcgd.wire.upload import Wire, total
 
 
@@ -140,7 +141,7 @@ def run_round(
     clock.lap("train")
     outcomes = inbox.outcomes()
     aggregate = aggregator.result()
-    server = algorithm.server_rule(state.server, aggregate.total, plan.rnd)
+    server = apply_server_rule(algorithm, state.server, aggregate.total, plan.rnd)
     server = average_buffers(algorithm, state.server, server, aggregate.total, problem.trained_on(server.x.device))
     server = keep_uncovered(algorithm, state.server, server, aggregate.uncovered)
     server, candidates = _choose(problem, data, pool, plan, server, outcomes)

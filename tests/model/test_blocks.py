@@ -70,7 +70,7 @@ def test_an_invalid_division_gives_a_one_line_error_that_names_the_setting(confi
 
 def test_models_that_cannot_be_divided_give_the_reason() -> None:
     with pytest.raises(ConfigError, match=r'set blocks\.shared = "none"'):
-        divide(nn.Linear(2, 2), BlocksConfig())
+        divide(nn.Linear(2, 2), BlocksConfig(shared="last"))
     with pytest.raises(ConfigError, match="no trainable parameters"):
         divide(nn.ReLU(), BlocksConfig())
     with pytest.raises(ConfigError, match="no trainable parameters"):

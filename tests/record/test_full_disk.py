@@ -1,5 +1,6 @@
 """A full disk ends a run with one line and whole files; after making room, a resume gives the same bits."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 from raybcgd.errors import RunError
 from raybcgd.experiment import run
 from raybcgd.record.rounds import RoundLog
-from raybcgd.storage import append_line, write_atomic
+from raybcgd.storage import append_line, write_atomic, writing
 from tests.conftest import small
 
 # A file size limit makes writes fail as a full disk does: at some byte, with a partial write before it.
@@ -66,9 +67,10 @@ def test_a_torn_last_line_is_ignored_and_repaired(whole: Path, tmp_path: Path) -
 
 def test_the_error_says_how_much_is_needed(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    with pytest.raises(
-        RunError, match=r"^cannot write .*folder \(Is a directory\): 3 bytes are needed, [\d,]+ are free"
-    ):
+    full = r"^cannot write .*file \(No space left on device\): 3 bytes are needed, [\d,]+ are free"
+    with pytest.raises(RunError, match=full), writing(tmp_path / "file", 3):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(RunError, match=r"^cannot write .*folder \(Is a directory\); correct that"):
         write_atomic(tmp_path / "folder", b"abc")
     with pytest.raises(RunError, match=r"^cannot write .*folder"):
         append_line(tmp_path / "folder", b"abc\n")

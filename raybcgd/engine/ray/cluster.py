@@ -16,7 +16,7 @@ from raybcgd.engine.ray.watchdog import watching
 from raybcgd.engine.session import Announcer, ignore
 from raybcgd.errors import ConfigError
 from raybcgd.interrupts import delayed
-from raybcgd.lazy import IMPORT_PATH
+from raybcgd.lazy import IMPORT_PATH, searched
 
 _ROOT = str(Path(__file__).parents[3])
 """The folder that contains the package. Workers need it even if the package is not installed."""
@@ -37,7 +37,7 @@ def cluster(address: str | None, announce: Announcer = ignore) -> Iterator[None]
     os.environ.setdefault("RAY_preload_python_modules", "torch")  # so that hosts start faster
     if address == "local":  # a GCS that died on this machine does not come back
         os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "15")
-    os.environ[IMPORT_PATH] = os.pathsep.join(_script_folders())
+    os.environ[IMPORT_PATH] = os.pathsep.join([*_script_folders(), *searched])
     logging.getLogger("ray").setLevel(logging.ERROR)
     try:
         with delayed():

@@ -1,0 +1,58 @@
+"""`[objects]`: the module and the data set that were passed to `run` as Python objects, and not by the config."""
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from raybcgd.section import Section
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from raybcgd.data.dataset import Dataset
+
+
+class ObjectsConfig(Section):
+    """`[objects]`: the Python objects of a run. Leave it out; run folders record it."""
+
+    module: str | None = None
+    """Class of the module."""
+    module_parameters: int | None = None
+    """Number of trainable parameters of the module."""
+    module_sha256: str | None = None
+    """Hash of the module's initial state."""
+    dataset: str | None = None
+    """Name of the data set."""
+    train_shape: tuple[int, ...] | None = None
+    """Shape of the training samples."""
+    test_shape: tuple[int, ...] | None = None
+    """Shape of the test samples."""
+    dataset_sha256: str | None = None
+    """Hash of all samples and labels."""
+
+    @property
+    def call(self) -> str:
+        """The Python call that resumes a run with these objects."""
+        given = [f"{name}=…" for name in ("module", "dataset") if getattr(self, name) is not None]
+        return f"run(config, {', '.join(given)}, out=…, resume=True)"
+
+
+def describe(module: "nn.Module | None", dataset: "Dataset | None") -> ObjectsConfig:
+    """Return what identifies a module and a data set."""
+    found: dict[str, Any] = {}
+    if module is not None:
+        digest = hashlib.sha256()
+        for name, tensor in module.state_dict().items():
+            digest.update(name.encode())
+            if hasattr(tensor, "detach"):  # modules can also keep other state
+                digest.update(tensor.detach().double().cpu().contiguous().numpy().data)
+        found["module"] = f"{type(module).__module__}.{type(module).__qualname__}"
+        found["module_parameters"] = sum(p.numel() for p in module.parameters() if p.requires_grad)
+        found["module_sha256"] = digest.hexdigest()
+    if dataset is not None:
+        digest = hashlib.sha256()
+        for split in (dataset.train, dataset.test):
+            digest.update(split.inputs.data)
+            digest.update(split.targets.data)
+        found["dataset"], found["dataset_sha256"] = dataset.name, digest.hexdigest()
+        found["train_shape"], found["test_shape"] = dataset.train.inputs.shape, dataset.test.inputs.shape
+    return ObjectsConfig(**found)

@@ -1,0 +1,157 @@
+"""Wrong data files."""
+
+from tests.wrong.case import CODE, Case, data, nothing, sets
+from tests.wrong.files import all_of, images, make_folder, parquet, png, remove, write
+
+DATA = {
+    "root missing": data(
+        nothing, says="data.root: no such folder: {tmp}/data … point it to a folder with train-*.parquet files"
+    ),
+    "root is a file": data(
+        write("data", "x"),
+        says="data.root: no such folder: {tmp}/data … point it to a folder with train-*.parquet files",
+    ),
+    "root is empty": data(
+        make_folder("data"),
+        says="data.root: {tmp}/data has no train-*.parquet … point it to the folder with these files",
+    ),
+    "text as Parquet": data(
+        all_of(write("data/train-0.parquet", "hello"), write("data/test-0.parquet", "hello")),
+        says="data.root: cannot read … fetch it again",
+    ),
+    "no label column": data(
+        parquet({"label": None}), says="data.label_column: no column of … write the labels as integers 0, 1, …"
+    ),
+    "no image column": data(
+        parquet({"image": None}),
+        says="data.image_column: no column of … embed the images, for example with `raybcgd data pack`, or",
+    ),
+    "features instead of images": data(
+        parquet({"image": None, "a": [0.5] * 40, "b": [1.5] * 40}),
+        says="data.image_column: no column of … embed the images, for example with `raybcgd data pack`, or",
+    ),
+    "string labels": data(
+        parquet({"label": ["cat", "dog"] * 20}),
+        says="data.label_column: no column of … write the labels as integers 0, 1, …",
+    ),
+    "float labels in Parquet": data(
+        parquet({"label": [0.5, 1.5] * 20}),
+        says="data.label_column: no column of … write the labels as integers 0, 1, …",
+    ),
+    "null labels": data(parquet({"label": [0, None] * 20}), says="data.label_column: column 'label' of … remove them"),
+    "negative labels": data(
+        parquet({"label": [-1, 0, 1, 2] * 10}),
+        says="data.train of 'parquet': labels run from -1 … number them from 0, for example with `labels - (-1)`",
+    ),
+    "negative labels, classes set": data(
+        parquet({"label": [-1, 0, 1, 2] * 10}),
+        settings=("data.classes=4",),
+        says="data.train of 'parquet': labels run from -1 … number them from 0, for example with `labels - (-1)`",
+    ),
+    "no such label column": data(
+        parquet({}),
+        settings=("data.label_column=y",),
+        says="data.label_column is y … use one of ['label'], which have integers in",
+    ),
+    "no such image column": data(
+        parquet({}),
+        settings=("data.image_column=x",),
+        says="data.image_column is x … use one of ['image'], which have image bytes in",
+    ),
+    "the label as image": data(
+        parquet({}),
+        settings=("data.image_column=label",),
+        says="data.image_column is label … use one of ['image'], which have image bytes in",
+    ),
+    "no test file": data(
+        all_of(parquet({}), remove("data/test-00000-of-00001.parquet")),
+        says="data.root: {tmp}/data has no test-*.parquet … add them",
+    ),
+    "no rows": data(
+        parquet({"image": [], "label": []}),
+        says="data.image_column: no column of … embed the images, for example with `raybcgd data pack`, or",
+    ),
+    "labels only in test": data(
+        parquet({"label": [0, 1] * 20}, {"label": [0, 9] * 20}),
+        says="data.test of 'parquet': labels run from 0 to … fix the labels, or set data.classes to 10 (from Python:",
+    ),
+    "broken image bytes": data(
+        parquet({"image": [{"bytes": b"\x89PNG nonsense", "path": None}] * 40}),
+        says="data.root: cannot decode row 0 of … replace it with an 8-bit grey or RGB image, or remove it",
+    ),
+    "missing image bytes": data(
+        parquet({"image": [{"bytes": None, "path": "a.png"}] * 40}),
+        says="data.image_column: no column of … embed the images, for example with `raybcgd data pack`, or",
+    ),
+    "URLs as images": data(
+        parquet({"image": ["http://x/y.png"] * 40}),
+        says="data.image_column: no column of … embed the images, for example with `raybcgd data pack`, or",
+    ),
+    "another test size": data(
+        parquet({}, {"image": [{"bytes": png(size=9), "path": None}] * 40}),
+        says="data.test of 'parquet' has uint8 samples of … use the same shape and dtype for both",
+    ),
+    "vectors of two lengths": data(
+        parquet({"image": [[0.5] * 4] * 39 + [[0.5] * 5]}),
+        says="data.image_column: no column of … embed the images, for example with `raybcgd data pack`, or",
+    ),
+    "classes too few": data(
+        parquet({}),
+        settings=("data.classes=2",),
+        says="data.train of 'parquet': labels run from 0 to … fix the labels, or set data.classes to 4 (from Python:",
+    ),
+    "image folder without train": data(
+        make_folder("data/cats"),
+        source="image_folder",
+        says="data.root: the class folders in {tmp}/data … add JPEG or PNG files",
+    ),
+    "a class only in test": data(
+        images(write("data/test/eel/0.png", png())),
+        source="image_folder",
+        says="data.root: the class {tmp}/data/test/eel is … add it there, or remove it",
+    ),
+    "text as image": data(
+        images(write("data/train/cat/7.png", "hello")),
+        source="image_folder",
+        says="data.root: cannot decode … replace it with an 8-bit grey or RGB image, or remove it",
+    ),
+    "an image of another size": data(
+        images(write("data/train/cat/7.png", png(size=9))),
+        source="image_folder",
+        says="data.root: {tmp}/data/train/cat/7.png has … set data.image_size",
+    ),
+    "CIFAR-10 not there": data(
+        make_folder("data"),
+        source="cifar10",
+        says='data.source = "cifar10": cannot read the … correct data.root or set data.download = true',
+    ),
+    "Tiny ImageNet elsewhere": data(
+        images(), source="tiny_imagenet", says="data.root: cannot read … point it to the unpacked tiny-imagenet-200"
+    ),
+    "MNIST cut off": data(
+        write("data/MNIST/raw/train-images-idx3-ubyte", "x"),
+        source="mnist",
+        says='data.source = "mnist": cannot read the train … correct data.root or set data.download = true',
+    ),
+    "more clients than images": data(
+        images(), source="image_folder", says="data.partition.clients = 20 is more than the … lower it to 12 or less"
+    ),
+    "crop of vectors": sets(
+        f"data.source={CODE}:one_class",
+        'data.augment=["crop"]',
+        says="data.augment needs images, but data.source = … remove data.augment",
+    ),
+    "pack a missing folder": Case(
+        ("data", "pack", "{tmp}/none", "{tmp}/packed"), "no such folder: {tmp}/none; point it to a folder of images"
+    ),
+    "pack onto a file": Case(
+        ("data", "pack", "{tmp}/data", "{tmp}/packed"),
+        "cannot pack into {tmp}/packed ([Errno 17] … choose another folder",
+        prepare=all_of(images(), write("packed", "x")),
+    ),
+    "pack in shards of 0": Case(
+        ("data", "pack", "{tmp}/data", "{tmp}/packed", "--shard-size", "0"),
+        "shard size is 0; use at least 1 image per file",
+        prepare=images(),
+    ),
+}
