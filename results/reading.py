@@ -1,0 +1,106 @@
+"""The text of the page. Numbers of results are not written here: the page computes them."""
+
+HEAD = """# Results
+
+All runs on this page are ours, on real data. `make results` repeats them; every number comes from a file in `results/` with the
+config, seed, versions and SHA-256 of the final weights of each run. Columns named *paper* show the published numbers.
+
+**What was cut.** The papers train for days on GPUs. These runs use one core of a small machine, so data, rounds and grids are
+smaller, the same for every method. On Fashion-MNIST: 100 images per client and an upload of 20 d (d is the model size) instead of
+200 to 1000 d; QSGD+FedBCGD and QSGD+FedBCGD+ stop at about half of that upload. The comment at the top of each file in
+`results/configs/` lists everything. Accuracies are therefore far from the published ones, and only comparisons within a table count.
+
+**Tuning.** Every method gets six points: four step sizes, then two more step sizes, or two values of its second
+hyper-parameter at the best step size. A point is scored on held-out training data, with a seed of its own, after at most 30
+rounds; the test data are used only for the final runs. A rate that diverges loses.
+
+**Measures.** *Accuracy* is the mean over the last tenth of the evaluations, then over the seeds, with the standard deviation over
+seeds. *Upload* is bytes / (4 d) per sampled client until an evaluation first reaches the target. *Running mean* is the same for
+the mean of three evaluations in a row, so that one lucky evaluation does not count. *Saved* compares with FedAvg.
+"""
+
+ORDER = (
+    "SGD",
+    "FedAvg",
+    "FedAvgM",
+    "FedAdam",
+    "FedProx",
+    "SCAFFOLD",
+    "FedDC",
+    "FedPVR",
+    "TOP-k",
+    "FedPAQ",
+    "FedBCGD",
+    "FedBCGD+",
+    "QSGD+FedBCGD",
+    "QSGD+FedBCGD+",
+)
+"""The rows of a table, as in the FedBCGD paper."""
+
+CLAIMED = {
+    "fashion-mnist-rho0.6": "Fashion-MNIST, Dirichlet 0.6",
+    "fashion-mnist-rho0.1": "Fashion-MNIST, Dirichlet 0.1",
+    "cifar10-rho0.6": "CIFAR-10, Dirichlet 0.6",
+    "cifar10-rho0.1": "CIFAR-10, Dirichlet 0.1",
+}
+
+CLAIMS = """## Do block uploads save what they promise?
+
+"""
+
+AFTER = {
+    "fashion-mnist": "",
+    "cifar10": "",
+}
+
+ON_TABLE = ("figure4", "figure5", "figure7", "division", "control")
+"""Studies on the problem of the first table, so that its target applies."""
+
+ABLATIONS = {
+    "figure5": (
+        "Freezing, shared block, momentum (figure 5)",
+        "Clients that train the whole model, but upload one block, against clients that train only what they upload.",
+    ),
+    "figure4": (
+        "Number of blocks (figure 4)",
+        "FedBCGD with its tuned settings and equal slices. N = 1 is FedAvgM. The settings were tuned for N = 5 layers.",
+    ),
+    "figure7": (
+        "Server momentum (figure 7)",
+        "FedBCGD with its tuned step size. The momentum of the tables was chosen on validation data, not from here.",
+    ),
+    "division": (
+        "Division and assignment of blocks",
+        "FedBCGD with its tuned settings. Need-based assignment gives more clients to blocks that moved further.",
+    ),
+    "control": (
+        "FedBCGD+: control variates derived, sent, and as printed",
+        "Derived control variates need half the upload of sent ones, for the same weights per round.",
+    ),
+    "figure8a": (
+        "Convex problem (figure 8a)",
+        "Logistic regression, one class of Fashion-MNIST against the rest, Dirichlet 0.1, at 20 d.",
+    ),
+    "figure8b": (
+        "Non-convex problem (figure 8b)",
+        "The same with the sigmoid loss.",
+    ),
+}
+
+OPTIMUM = """## FedBCGD+ as printed does not reach the optimum
+
+A strongly convex problem with full local batches and a constant step size, so that only the method decides how close it gets. The
+printed algorithm replaces every coordinate of c_i but uploads one block of the change, so c is no longer the mean of the c_i.
+
+"""
+
+CYCLIC = """## Block-cyclic data (figure 2)
+
+FedAvg on data whose labels change in cycles, FedAvg on the same data shuffled, and the two methods of the paper.
+
+"""
+
+VERSIONS = """
+## Versions
+
+"""
