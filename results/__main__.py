@@ -1,6 +1,6 @@
 """Run the studies that are not finished, and write docs/results.md.
 
-    FASHION_MNIST=FOLDER CIFAR10=FOLDER python -m results [--minutes 18] [--only STUDY ...] [--seeds N] [--fresh] [--page]
+    FASHION_MNIST=FOLDER CIFAR10=FOLDER python -m results [--minutes 18] [--only STUDY ...] [--seeds N] [--fresh]
 
 Every run is stored in results/*.json as soon as it is finished. Run the command again to continue.
 """

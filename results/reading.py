@@ -2,21 +2,24 @@
 
 HEAD = """# Results
 
-All runs on this page are ours, on real data. `make results` repeats them; every number comes from a file in `results/` with the
-config, seed, versions and SHA-256 of the final weights of each run. Columns named *paper* show the published numbers.
+All runs on this page are ours, on real data. `make results` repeats them; every number comes from a file in
+`results/` with the config, seed, versions and SHA-256 of the final weights of each run. Columns named *paper* show
+the published numbers.
 
-**What was cut.** The papers train for days on GPUs. These runs use one core of a small machine, so data, rounds and grids are
-smaller, the same for every method. On Fashion-MNIST: 100 images per client and an upload of 20 d (d is the model size) instead of
-200 to 1000 d; QSGD+FedBCGD and QSGD+FedBCGD+ stop at about half of that upload. The comment at the top of each file in
-`results/configs/` lists everything. Accuracies are therefore far from the published ones, and only comparisons within a table count.
+**What was cut.** The papers train for days on GPUs. These runs use one core of a small machine, so data, rounds and
+grids are smaller, the same for every method. On Fashion-MNIST: 100 images per client and an upload of 20 d (d is the
+model size) instead of 200 to 1000 d; QSGD+FedBCGD and QSGD+FedBCGD+ stop at about half of that upload. The comment at
+the top of each file in `results/configs/` lists everything. Accuracies are therefore far from the published ones, and
+only comparisons within a table count.
 
 **Tuning.** Every method gets six points: four step sizes, then two more step sizes, or two values of its second
-hyper-parameter at the best step size. A point is scored on held-out training data, with a seed of its own, after at most 30
-rounds; the test data are used only for the final runs. A rate that diverges loses.
+hyper-parameter at the best step size. A point is scored on held-out training data, with a seed of its own, after at
+most 30 rounds; the test data are used only for the final runs. A rate that diverges loses.
 
-**Measures.** *Accuracy* is the mean over the last tenth of the evaluations, then over the seeds, with the standard deviation over
-seeds. *Upload* is bytes / (4 d) per sampled client until an evaluation first reaches the target. *Running mean* is the same for
-the mean of three evaluations in a row, so that one lucky evaluation does not count. *Saved* compares with FedAvg.
+**Measures.** *Accuracy* is the mean over the last tenth of the evaluations, then over the seeds, with the standard
+deviation over seeds. *Upload* is bytes / (4 d) per sampled client until an evaluation first reaches the target.
+*Running mean* is the same for the mean of three evaluations in a row, so that one lucky evaluation does not count.
+*Saved* compares with FedAvg.
 """
 
 ORDER = (
@@ -89,8 +92,9 @@ ABLATIONS = {
 
 OPTIMUM = """## FedBCGD+ as printed does not reach the optimum
 
-A strongly convex problem with full local batches and a constant step size, so that only the method decides how close it gets. The
-printed algorithm replaces every coordinate of c_i but uploads one block of the change, so c is no longer the mean of the c_i.
+A strongly convex problem with full local batches and a constant step size, so that only the method decides how close
+it gets. The printed algorithm replaces every coordinate of c_i but uploads one block of the change, so c is no longer
+the mean of the c_i.
 
 """
 

@@ -78,14 +78,12 @@ class Runner:
         """Return the settings with the best score on the validation data."""
         common = {"seed": TUNING_SEED, "data.evaluate_on": "validation", "evaluation.every": 2}
         common["rounds"] = min(rounds, config.rounds)
-        runs: list[Entry] = []
-        for points in (first_points, lambda: second_points(label, self._chosen(runs))):
-            runs += [self._one("tune", label, _changed(config, common | one), {"point": one}) for one in points()]
-        return self._chosen(runs)
 
-    def _chosen(self, runs: list[Entry]) -> dict[str, Any]:
-        found = best(runs)
-        return dict(found["point"]) if found is not None else dict(runs[0]["point"])
+        def score(points: list[dict[str, Any]]) -> list[Entry]:
+            return [self._one("tune", label, _changed(config, common | one), {"point": one}) for one in points]
+
+        first = score(first_points())
+        return _chosen(first + score(second_points(label, _chosen(first))))
 
     def _one(self, stage: str, label: str, config: Config, more: Mapping[str, Any] | None = None) -> Entry:
         key = cache_key(config)
@@ -116,6 +114,11 @@ class Runner:
         """Return the settings that differ from the config of the study."""
         old, new = flat(self._base), flat(config.model_dump(mode="json", exclude_none=True, exclude={"version"}))
         return {key: value for key, value in new.items() if key not in old or old[key] != value}
+
+
+def _chosen(runs: list[Entry]) -> dict[str, Any]:
+    """Return the settings with the best score. If all diverged, the first, which has the smallest rate."""
+    return dict((best(runs) or runs[0])["point"])
 
 
 def _results(result: RunResult, stage: str) -> Entry:

@@ -30,7 +30,9 @@ class Store:
 
     def elsewhere(self, key: str) -> Entry | None:
         """Return the run with this hash from the file of another study, or None."""
-        others = (Store(path.stem, path.parent) for path in sorted(self.path.parent.glob("*.json")) if path != self.path)
+        others = (
+            Store(path.stem, path.parent) for path in sorted(self.path.parent.glob("*.json")) if path != self.path
+        )
         return next((found for found in (other.find(key) for other in others) if found is not None), None)
 
     def add(self, run: Entry) -> None:
