@@ -14,25 +14,31 @@ SMOOTH = 3
 
 
 class Row(NamedTuple):
-    """One method: means over its seeds."""
+    """One method: means over its seeds. Numbers are None if a run diverged."""
 
     label: str
     seeds: int
-    accuracy: float | None
-    """Mean over the last tenth of the evaluations, in percent. None: the run diverged."""
-    deviation: float | None
-    """Standard deviation over the seeds. None with one seed."""
-    upload_d: float | None
-    """Upload until the target is first reached. None: not reached by every seed, or no target."""
-    smooth_d: float | None
-    """The same for the running mean of three evaluations."""
-    total_d: float | None
-    rounds: int | None
-    best: float | None
-    """Highest accuracy, in percent."""
-    loss: float | None
-    """Test loss at the end."""
     settings: str
+    """What tuning chose."""
+    accuracy: float | None = None
+    """Mean over the last tenth of the evaluations, in percent."""
+    deviation: float | None = None
+    """Standard deviation over the seeds. None with one seed."""
+    gain: float | None = None
+    """Accuracy minus FedAvg's on the same seeds, in points."""
+    upload_d: float | None = None
+    """Upload until the target is first reached. None: not reached by every seed, or no target."""
+    smooth_d: float | None = None
+    """The same for the running mean of three evaluations."""
+    saved: float | None = None
+    """FedAvg's `upload_d` on the same seeds, divided by this one."""
+    target_rounds: float | None = None
+    """Rounds until the target is first reached."""
+    rounds: int | None = None
+    best: float | None = None
+    """Highest accuracy, in percent."""
+    loss: float | None = None
+    """Test loss at the end."""
 
 
 def rows(store: Store, target: float | None = None) -> list[Row]:
@@ -44,38 +50,68 @@ def row(store: Store, label: str, target: float | None = None) -> Row:
     """Return one method of a study."""
     runs = store.of("final", label)
     good = [run for run in runs if "error" not in run]
-    settings = tuned(store, label)
     if len(good) < len(runs):
-        return Row(label, len(runs), None, None, None, None, None, None, None, None, settings)
+        return Row(label, len(runs), tuned(store, label))
     accuracies = [100 * run["last_tenth_accuracy"] for run in good]
+    first = [None if target is None else reached(run, target) for run in good]
+    smooth = [None if target is None else reached(run, target, SMOOTH) for run in good]
+    upload_d = _mean([None if at is None else at.upload_d for at in first])
+    base_d, base_accuracy = _base(store, {run["seed"] for run in good}, target)
+    accuracy = float(np.mean(accuracies))
     return Row(
         label=label,
         seeds=len(good),
-        accuracy=float(np.mean(accuracies)),
+        accuracy=accuracy,
         deviation=float(np.std(accuracies, ddof=1)) if len(good) > 1 else None,
-        upload_d=None if target is None else _mean([reached(run, target) for run in good]),
-        smooth_d=None if target is None else _mean([reached(run, target, SMOOTH) for run in good]),
-        total_d=float(np.mean([run["upload_d"] for run in good])),
+        upload_d=upload_d,
+        smooth_d=_mean([None if at is None else at.upload_d for at in smooth]),
+        saved=None if base_d is None or upload_d is None else base_d / upload_d,
+        target_rounds=_mean([None if at is None else float(at.round) for at in first]),
+        gain=None if base_accuracy is None else accuracy - base_accuracy,
         rounds=round(float(np.mean([run["rounds"] for run in good]))),
         best=float(np.mean([100 * max(run["curve"]["accuracy"]) for run in good])),
         loss=_mean([run["curve"]["loss"][-1] for run in good]),
-        settings=settings,
+        settings=tuned(store, label),
     )
 
 
-def target_of(store: Store, label: str = "FedAvg") -> float | None:
+def _base(store: Store, seeds: set[int], target: float | None) -> tuple[float | None, float | None]:
+    """Return FedAvg's upload to the target and its accuracy in percent, both on these seeds."""
+    runs = [run for run in store.of("final", "FedAvg") if run["seed"] in seeds and "error" not in run]
+    if len(runs) < len(seeds):
+        return None, None
+    found = [None if target is None else reached(run, target) for run in runs]
+    upload_d = _mean([None if at is None else at.upload_d for at in found])
+    return upload_d, float(np.mean([100 * run["last_tenth_accuracy"] for run in runs]))
+
+
+def target_of(store: Store) -> float | None:
     """Return the target of a study: 95 % of the final accuracy of FedAvg. None if FedAvg has no result."""
-    accuracy = row(store, label).accuracy if label in store.labels() else None
-    return None if accuracy is None else SHARE * accuracy / 100
+    found = [run["last_tenth_accuracy"] for run in store.of("final", "FedAvg") if "error" not in run]
+    return SHARE * float(np.mean(found)) if found else None
 
 
-def reached(run: Entry, target: float, smooth: int = 1) -> float | None:
-    """Return the upload at the first evaluation whose running mean over `smooth` evaluations is the target or more."""
-    accuracies = run["curve"]["accuracy"]
-    for last in range(smooth - 1, len(accuracies)):
-        if np.mean(accuracies[last + 1 - smooth : last + 1]) >= target:
-            return float(run["curve"]["upload_d"][last])
+class Reached(NamedTuple):
+    """When a run reached its target."""
+
+    round: int
+    upload_d: float
+
+
+def reached(run: Entry, target: float, smooth: int = 1) -> Reached | None:
+    """Return the first evaluation at which the mean of the last `smooth` evaluations is at least the target."""
+    curve = run["curve"]
+    for last in range(smooth - 1, len(curve["accuracy"])):
+        if np.mean(curve["accuracy"][last + 1 - smooth : last + 1]) >= target:
+            return Reached(curve["round"][last], curve["upload_d"][last])
     return None
+
+
+def accuracy_after(store: Store, label: str, rounds: int) -> float:
+    """Return the mean of the last three evaluations up to a round, of the first seed."""
+    curve = store.of("final", label)[0]["curve"]
+    until = [value for number, value in zip(curve["round"], curve["accuracy"], strict=True) if number <= rounds]
+    return float(np.mean(until[-SMOOTH:]))
 
 
 def tuned(store: Store, label: str) -> str:
@@ -114,24 +150,15 @@ def claims(store: Store) -> list[Claim]:
 
 def _saving(found: dict[str, Row], labels: tuple[str, ...], factor: float, unit: str) -> Claim:
     text = f"{' or '.join(labels)} needs at least {factor:g} x fewer {unit} than FedAvg to 95 % of its accuracy"
-    base = found["FedAvg"].upload_d if "FedAvg" in found else None
-    present = [label for label in labels if label in found]
-    if base is None or not present:
-        return Claim(text, "-", None)
-    ratios = {label: None if found[label].upload_d is None else base / found[label].upload_d for label in present}
-    parts = [f"{label} {'never' if ratio is None else f'{ratio:.1f} x'}" for label, ratio in ratios.items()]
-    return Claim(text, ", ".join(parts), any(ratio is not None and ratio >= factor for ratio in ratios.values()))
+    present = [found[label] for label in labels if label in found]
+    parts = [f"{one.label} {'never' if one.saved is None else f'{one.saved:.1f} x'}" for one in present]
+    holds = any(one.saved is not None and one.saved >= factor for one in present)
+    return Claim(text, ", ".join(parts) or "-", holds if present else None)
 
 
 def _no_worse(found: dict[str, Row], labels: tuple[str, ...]) -> Claim:
-    text = "the final accuracy is no worse than FedAvg's"
-    base = found["FedAvg"].accuracy if "FedAvg" in found else None
-    present = [label for label in labels if label in found]
-    if base is None or not present:
-        return Claim(text, "-", None)
-    parts, holds = [], True
-    for label in present:
-        accuracy = found[label].accuracy
-        parts.append(f"{label} {'diverged' if accuracy is None else f'{accuracy - base:+.1f}'}")
-        holds = holds and accuracy is not None and accuracy >= base
-    return Claim(text, ", ".join(parts) + " points", holds)
+    present = [found[label] for label in labels if label in found]
+    parts = [f"{one.label} {'diverged' if one.gain is None else f'{one.gain:+.1f}'}" for one in present]
+    holds = all(one.gain is not None and one.gain >= 0 for one in present)
+    measured = ", ".join(parts) + " points" if parts else "-"
+    return Claim("the final accuracy is no worse than FedAvg's", measured, holds if present else None)

@@ -6,7 +6,7 @@ from raybcgd.paper.catalogue import select
 from raybcgd.paper.results import numbers as published
 from raybcgd.storage import write_atomic
 from results import plots, reading
-from results.numbers import Row, claims, row, rows, target_of
+from results.numbers import Row, accuracy_after, claims, row, rows, target_of
 from results.store import FOLDER, Store
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -25,7 +25,8 @@ def page(folder: Path = FOLDER) -> str:
                 parts.append(_table(store, f"{title}, Dirichlet {rho}", rho == 0.6))
         if Store(f"{data}-rho0.6", folder).runs:
             parts.append(f"![Accuracy against upload, {title}](results-{data}.png)\n")
-            parts.append(reading.AFTER[data])
+        if data == "fashion-mnist":
+            parts.append(_fashion(Store("fashion-mnist-rho0.6", folder)))
     parts += [_ablation(Store(name, folder), name) for name in reading.ABLATIONS if Store(name, folder).runs]
     for name, write in (("optimum", _optimum), ("block-cyclic", _cyclic)):
         store = Store(name, folder)
@@ -62,23 +63,42 @@ def _claims(folder: Path) -> str:
 def _table(store: Store, title: str, with_paper: bool) -> str:
     target = target_of(store)
     theirs = _published() if with_paper else {}
-    head = ["method", "tuned", "seeds", "accuracy, %", "upload to target, d", "running mean, d", "saved", "rounds"]
+    head = ["method", "tuned", "seeds", "accuracy, %", "upload to target, d", "running mean, d", "saved"]
+    head += ["rounds to target", "rounds"]
     head += ["paper, LeNet-5 on CIFAR-10"] if theirs else []
     found = sorted(rows(store, target), key=lambda one: reading.ORDER.index(one.label))
-    base = next((one.upload_d for one in found if one.label == "FedAvg"), None)
     lines = [head, ["---"] * len(head)]
     for one in found:
-        cells = [one.label, one.settings, str(one.seeds), accuracy(one), *_uploads(one, base), _int(one.rounds)]
+        cells = [one.label, one.settings, str(one.seeds), accuracy(one), *_uploads(one), _int(one.rounds)]
         lines.append([*cells, theirs.get(one.label, _DASH)] if theirs else cells)
     shown = "unknown" if target is None else f"{100 * target:.1f} %"
     return f"## {title}\n\nTarget: {shown}, 95 % of FedAvg's accuracy.\n\n" + _markdown(lines)
 
 
-def _uploads(one: Row, base: float | None) -> list[str]:
-    if one.label == "SGD":
-        return [_DASH] * 3
-    saved = _DASH if base is None or one.upload_d is None else f"{base / one.upload_d:.1f} x"
-    return [_d(one.upload_d), _d(one.smooth_d), saved]
+def _fashion(store: Store) -> str:
+    """Return the reading of the first table, at Dirichlet 0.6."""
+    found = {one.label: one for one in rows(store, target_of(store))}
+    fedavg, fedbcgd = found["FedAvg"], found["FedBCGD"]
+    return reading.FASHION.format(
+        fedavg=fedavg.target_rounds,
+        fedbcgd=fedbcgd.target_rounds,
+        last=fedavg.rounds,
+        fedavg_last=100 * accuracy_after(store, "FedAvg", fedavg.rounds or 1),
+        fedbcgd_last=100 * accuracy_after(store, "FedBCGD", fedavg.rounds or 1),
+        more=(fedbcgd.rounds or 0) / (fedavg.rounds or 1),
+        topk=found["TOP-k"].saved,
+        fedpaq=found["FedPAQ"].saved,
+        saved=fedbcgd.saved,
+        qsgd=found["QSGD+FedBCGD"].saved,
+    )
+
+
+def _uploads(one: Row) -> list[str]:
+    if one.label == "SGD":  # centralised training uploads nothing
+        return [_DASH] * 4
+    saved = _DASH if one.saved is None else f"{one.saved:.1f} x"
+    rounds = "never" if one.target_rounds is None else f"{one.target_rounds:.0f}"
+    return [_d(one.upload_d), _d(one.smooth_d), saved, rounds]
 
 
 def _ablation(store: Store, name: str) -> str:

@@ -26,7 +26,7 @@ from raybcgd.record.summary import versions
 from raybcgd.server.budget import expected_rounds
 from results.optimum import to_optimum
 from results.store import TUNING_SEED, Entry, Store, best, flat
-from results.studies import POINTS, Study, first_points, second_points
+from results.studies import Study
 
 FOLDERS = {"fashion_mnist": "FASHION_MNIST", "cifar10": "CIFAR10"}
 """The environment variable with the folder of a data set."""
@@ -62,7 +62,7 @@ class Runner:
 
     def total(self, seeds: int) -> int:
         """Return the number of runs."""
-        return len(self._variants) * (seeds + (POINTS if self._study.tune_rounds else 0))
+        return len(self._variants) * (seeds + self._study.points)
 
     def run(self, seeds: int) -> None:
         """Run what is missing of the first `seeds` seeds."""
@@ -82,8 +82,8 @@ class Runner:
         def score(points: list[dict[str, Any]]) -> list[Entry]:
             return [self._one("tune", label, _changed(config, common | one), {"point": one}) for one in points]
 
-        first = score(first_points())
-        return _chosen(first + score(second_points(label, _chosen(first))))
+        first = score(self._study.first_points())
+        return _chosen(first + score(self._study.second_points(label, _chosen(first))))
 
     def _one(self, stage: str, label: str, config: Config, more: Mapping[str, Any] | None = None) -> Entry:
         key = cache_key(config)

@@ -44,10 +44,32 @@ class Study:
     seeds: tuple[int, ...] = (0,)
     tune_rounds: int | None = None
     """Rounds of a tuning run. None: no tuning."""
+    rates: tuple[float, ...] = RATES
+    """The step sizes that every method tries first."""
+    second: bool = True
+    """Whether every method then tries two more points."""
     tuned_as: tuple[str, str] | None = None
     """A study and a method whose tuned settings all variants start from."""
     to_optimum: bool = False
     """Also measure the distance to the optimum, for convex problems."""
+
+    @property
+    def points(self) -> int:
+        """The number of tuning runs per method."""
+        return 0 if self.tune_rounds is None else len(self.rates) + (len(MORE_RATES) if self.second else 0)
+
+    def first_points(self) -> list[dict[str, Any]]:
+        """Return the settings that every method tries first."""
+        return [{"algorithm.lr": rate} for rate in self.rates]
+
+    def second_points(self, label: str, best: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the settings to try next, given the best of the first ones."""
+        if not self.second:
+            return []
+        if label in SECOND:
+            key, values = SECOND[label]
+            return [{**best, key: value} for value in values]
+        return [{"algorithm.lr": rate} for rate in MORE_RATES]
 
     def variants(self, tuned: Mapping[str, Any] | None = None) -> dict[str, Config]:
         """Return the config of each variant by its label. `tuned` are the settings that `tuned_as` names."""
@@ -57,21 +79,6 @@ class Study:
         """Return the config without the changes of the variants."""
         return make_config(assign(read_tables(CONFIGS / self.config), {**self.settings, **(tuned or {})}))
 
-
-def first_points() -> list[dict[str, Any]]:
-    """Return the settings that every method tries first."""
-    return [{"algorithm.lr": rate} for rate in RATES]
-
-
-def second_points(label: str, best: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the settings to try next, given the best of the first ones."""
-    if label in SECOND:
-        key, values = SECOND[label]
-        return [{**best, key: value} for value in values]
-    return [{"algorithm.lr": rate} for rate in MORE_RATES]
-
-
-POINTS = len(RATES) + len(MORE_RATES)
 
 _TABLE, _RHO = "fashion-mnist-rho{}", (0.6, 0.1)
 _MAIN = _TABLE.format(_RHO[0])
@@ -93,6 +100,8 @@ CIFAR10 = tuple(
         settings={"data.partition.rho": rho},
         seeds=(0, 1),
         tune_rounds=15,
+        rates=(0.01, 0.03, 0.1),
+        second=False,
     )
     for rho in _RHO
 )

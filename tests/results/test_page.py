@@ -10,7 +10,7 @@ import pytest
 from results.numbers import reached
 from results.page import DOCS, page
 from results.store import FOLDER, TUNING_SEED, Store, best
-from results.studies import POINTS, STUDIES, Study
+from results.studies import STUDIES, Study
 
 STORED = [study for study in STUDIES if Store(study.name).runs]
 
@@ -57,7 +57,7 @@ def test_final_runs_use_the_settings_that_were_best_on_validation_data(study: St
         return
     for label in store.labels():
         points = store.of("tune", label)
-        assert len(points) == POINTS, "every method gets the same number of points"
+        assert len(points) == study.points, "every method gets the same number of points"
         assert all(run["seed"] == TUNING_SEED for run in points)
         assert all(run["settings"]["data.evaluate_on"] == "validation" for run in points)
         chosen = best(points)
@@ -70,7 +70,7 @@ def test_final_runs_use_the_settings_that_were_best_on_validation_data(study: St
 
 
 def test_a_target_is_reached_at_the_first_evaluation_or_running_mean_that_is_high_enough() -> None:
-    run = {"curve": {"upload_d": [1.0, 2.0, 3.0, 4.0], "accuracy": [0.1, 0.8, 0.6, 0.9]}}
-    assert reached(run, 0.7) == 2.0
-    assert reached(run, 0.7, smooth=3) == 4.0
+    run = {"curve": {"round": [2, 4, 6, 8], "upload_d": [1.0, 2.0, 3.0, 4.0], "accuracy": [0.1, 0.8, 0.6, 0.9]}}
+    assert reached(run, 0.7) == (4, 2.0)
+    assert reached(run, 0.7, smooth=3) == (8, 4.0)
     assert reached(run, 0.95) is None

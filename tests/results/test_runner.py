@@ -8,7 +8,7 @@ import pytest
 from results import runner as runner_module
 from results.runner import OutOfTime, Runner
 from results.store import Store, best
-from results.studies import POINTS, Study
+from results.studies import Study
 
 CONFIG = """
 rounds = 4
@@ -45,7 +45,7 @@ algorithm = { name = "fedavgm" }
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
     (tmp_path / "digits.toml").write_text(CONFIG)
     monkeypatch.chdir(tmp_path)
-    return Study(name="digits", config=str(tmp_path / "digits.toml"), seeds=(3, 5), tune_rounds=2)
+    return Study(name="digits", config=str(tmp_path / "digits.toml"), seeds=(3, 5), tune_rounds=2, rates=(0.03, 0.1))
 
 
 def test_a_study_tunes_on_validation_data_and_continues_after_an_interruption(
@@ -54,7 +54,7 @@ def test_a_study_tunes_on_validation_data_and_continues_after_an_interruption(
     seen: list[str] = []
     one = Runner(study, Store("digits", tmp_path), {}, seen.append)
     one.run(1)
-    assert len(seen) == one.total(1) == 2 * (POINTS + 1)
+    assert len(seen) == one.total(1) == 2 * (2 + 2 + 1)
     store = Store("digits", tmp_path)
     for label in ("FedAvg", "FedAvgM"):
         points, (final,) = store.of("tune", label), store.of("final", label)
@@ -75,7 +75,7 @@ def test_a_study_tunes_on_validation_data_and_continues_after_an_interruption(
     )
     Runner(study, Store("digits", tmp_path), {}).run(2)
     assert made == [5, 5], "only the second seed was missing"
-    other = Study(name="other", config=study.config, seeds=(5,), tune_rounds=2)
+    other = Study(name="other", config=study.config, seeds=(5,), tune_rounds=2, rates=study.rates)
     Runner(other, Store("other", tmp_path), {}).run(1)
     assert made == [5, 5], "a run of another study is not repeated"
     assert not list((tmp_path / "runs" / "results").iterdir())
