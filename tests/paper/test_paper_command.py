@@ -101,7 +101,7 @@ def test_an_unfinished_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     paper(*ONE, out=tmp_path / "whole")
     original, observed = paper_runs.run, []
 
-    def interrupted(config: Config, observe: Any, **options: Any) -> Any:
+    def interrupted(config: Config, **options: Any) -> Any:
         def count(record: Any) -> None:
             observed.append(record.round)
             if observed == [0, 1]:
