@@ -1,5 +1,7 @@
 """Run the studies. Every finished run is written at once, so an interrupted study continues where it stopped."""
 
+import hashlib
+import json
 import math
 import os
 import shutil
@@ -20,7 +22,6 @@ from raybcgd.data.settings import DataConfig
 from raybcgd.data.sources import load
 from raybcgd.errors import RunError
 from raybcgd.experiment import RunResult
-from raybcgd.paper.runs import cache_key
 from raybcgd.problem import prepare
 from raybcgd.record.summary import versions
 from raybcgd.server.budget import expected_rounds
@@ -86,7 +87,7 @@ class Runner:
         return _chosen(first + score(self._study.second_points(label, _chosen(first))))
 
     def _one(self, stage: str, label: str, config: Config, more: Mapping[str, Any] | None = None) -> Entry:
-        key = cache_key(config)
+        key = run_key(config)
         found = self._store.find(key)
         if found is None:
             entry: Entry = {"stage": stage, "label": label, "seed": config.seed, "key": key, **(more or {})}
@@ -114,6 +115,13 @@ class Runner:
         """Return the settings that differ from the config of the study."""
         old, new = flat(self._base), flat(config.model_dump(mode="json", exclude_none=True, exclude={"version"}))
         return {key: value for key, value in new.items() if key not in old or old[key] != value}
+
+
+def run_key(config: Config) -> str:
+    """Return the hash of the settings that are not defaults, so that a new setting does not invalidate old runs."""
+    unimportant = {"version", "engine", "hosts", "checkpoint", "metrics", "compare"}
+    settings = config.model_dump(mode="json", exclude_defaults=True, exclude=unimportant)
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _chosen(runs: list[Entry]) -> dict[str, Any]:
