@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from raybcgd import run
+from raybcgd import RunResult, run
 from raybcgd.config import Config, make_config
 from raybcgd.config.files import assign, tables_of
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.settings import DataConfig
 from raybcgd.data.sources import load
 from raybcgd.errors import RunError
-from raybcgd.experiment import RunResult
 from raybcgd.problem import prepare
 from raybcgd.record.summary import versions
 from raybcgd.server.budget import expected_rounds
