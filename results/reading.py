@@ -2,8 +2,8 @@
 
 HEAD = """# Results
 
-All runs on this page are ours, on real data. `make results` repeats them; every number comes from a file in
-`results/` with the config, seed, versions and SHA-256 of the final weights of each run. Columns named *paper* show
+All runs on this page are ours, on real data. `make results ARGS=--fresh` repeats them; every number comes from a file
+in `results/` with the config, seed, versions and SHA-256 of the final weights of each run. Columns named *paper* show
 the published numbers.
 
 **What was cut.** The papers train for days on GPUs. These runs use one core of a small machine, so data, rounds and
@@ -11,6 +11,9 @@ grids are smaller, the same for every method. On Fashion-MNIST: 100 images per c
 model size) instead of 200 to 1000 d; QSGD+FedBCGD and QSGD+FedBCGD+ stop at about half of that upload. The comment at
 the top of each file in `results/configs/` lists everything. Accuracies are therefore far from the published ones, and
 only comparisons within a table count.
+
+**What is missing.** Rows with one seed have no deviation, and a difference of one or two points between them means
+little. Studies that are planned in `results/studies.py` but have no section here have not run yet.
 
 **Tuning.** Every method gets six points: four step sizes, then two more step sizes, or two values of its second
 hyper-parameter at the best step size. A point is scored on held-out training data, with a seed of its own, after at
@@ -56,7 +59,7 @@ FedAvg reaches the target after {fedavg:.0f} rounds, FedBCGD after {fedbcgd:.0f}
 block uploads makes about as much progress here as a round of full uploads, and costs a fifth of the upload. Only the
 upload shrinks: every client still trains and downloads the whole model, with FedBCGD+ also c. After FedAvg's last
 round, round {last}, FedAvg has {fedavg_last:.1f} % and FedBCGD {fedbcgd_last:.1f} % (mean of three evaluations, first
-seed); the rest of FedBCGD's lead at the full budget comes from its {more:.1f} x as many rounds.
+seed): at equal rounds they are close, and at equal upload FedBCGD trains {more:.1f} x as many rounds.
 
 Compressing FedAvg saves nearly as much: TOP-k {topk:.1f} x, FedPAQ (8 bits per value) {fedpaq:.1f} x, against
 {saved:.1f} x for FedBCGD. Blocks and quantisation multiply: QSGD+FedBCGD saves {qsgd:.1f} x. Control variates make
