@@ -9,7 +9,7 @@ READY  := $(VENV)/.installed
 PEERS  := .bench-venv
 OUT    ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: help install demo test test-all test-device check lint types format fast bench clean dashboards docs
+.PHONY: help install demo test test-all test-device check lint types format fast bench results clean dashboards docs
 
 help:  ## List these commands.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -61,6 +61,9 @@ docs: $(READY)  ## Build the documentation in site/. A warning is an error.
 
 bench: $(READY) $(PEERS)/.installed  ## Benchmark (set CIFAR10 and FASHION_MNIST to data folders; ARGS=--quick checks that it works).
 	$(BIN)/python -m benchmarks $(ARGS)
+
+results: $(READY)  ## Run what docs/results.md lacks (set CIFAR10 and FASHION_MNIST to data folders; ARGS="--minutes 18" runs a piece).
+	$(BIN)/python -m results $(ARGS)
 
 $(PEERS)/.installed: benchmarks/peers/requirements.txt
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)

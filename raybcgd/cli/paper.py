@@ -12,7 +12,7 @@ from raybcgd.config import load_config
 from raybcgd.errors import ConfigError
 from raybcgd.paper.catalogue import config_folder, select
 from raybcgd.paper.published import Experiment
-from raybcgd.paper.results import Comparison, compare_rows, latex, markdown, numbers, to_json
+from raybcgd.paper.results import Comparison, choices, compare_rows, latex, markdown, numbers, to_json
 from raybcgd.paper.runs import run_variants
 from raybcgd.storage import write_atomic
 
@@ -72,7 +72,7 @@ def _run(
 ) -> None:
     config = load_config(folder / experiment.config, settings)
     target = (config.compare or CompareConfig()).target
-    runs = run_variants(config, results / "runs", methods, display(log))
+    runs = run_variants(config, results / "runs", methods, display(log), choices(experiment))
     failures = tuple(failure for one in runs.values() for failure in one.failures)
     lines = compare_rows(experiment, target, runs)
     result = Comparison(experiment, target, tuple(settings), lines, failures)

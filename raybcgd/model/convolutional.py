@@ -1,5 +1,6 @@
 """Convolutional networks without residual connections: LeNet-5 and a small CNN."""
 
+from pydantic import PositiveInt
 from torch import nn
 
 from raybcgd.errors import ConfigError
@@ -44,6 +45,11 @@ def lenet5(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     return _two_convolutions("lenet5", input_shape, classes, 64, 64, 384, 192)
 
 
-def cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """CNN of the PyTorch CIFAR-10 tutorial: 6 and 16 channels, 120 and 84 hidden units."""
-    return _two_convolutions("cnn", input_shape, classes, 6, 16, 120, 84)
+def cnn(
+    input_shape: tuple[int, ...],
+    classes: int,
+    channels: tuple[PositiveInt, PositiveInt] = (6, 16),
+    hidden: tuple[PositiveInt, PositiveInt] = (120, 84),
+) -> nn.Module:
+    """CNN of the PyTorch CIFAR-10 tutorial: by default, 6 and 16 channels, 120 and 84 hidden units."""
+    return _two_convolutions("cnn", input_shape, classes, *channels, *hidden)

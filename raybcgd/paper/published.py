@@ -28,7 +28,7 @@ class Row:
     rounds: float | None = None
     """Rounds to the target. `NEVER`: not within the published number of rounds."""
     runs: tuple[str, ...] = ()
-    """Labels of the runs in the config. With several, the best one counts. Default: `label`."""
+    """Labels of the runs in the config. Of several, the best one on the validation data counts. Default: `label`."""
     note: str = ""
 
     @property

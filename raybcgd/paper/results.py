@@ -3,12 +3,13 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from raybcgd.paper.published import NEVER, Experiment, Row
-from raybcgd.paper.runs import Finished, Runs
+from raybcgd.paper.runs import Choice, Finished, Runs
 from raybcgd.record.summary import reaches
 
 
@@ -28,13 +29,17 @@ def compare_rows(experiment: Experiment, target: float, runs: Mapping[str, Runs]
     lines = []
     for row in rows:
         found = [(label, runs[label].finished) for label in row.run_labels if label in runs and runs[label].finished]
-        ours = [(_measured(label, experiment, target, done), done) for label, done in found]
-        if not ours:
+        if not found:
             lines.append(Line(row, None))
             continue
-        best, done = max(ours, key=lambda pair: -math.inf if pair[0].accuracy is None else pair[0].accuracy)
-        lines.append(Line(row, best, tuple(one.key for one in done)))
+        ((label, done),) = found  # of several, `run_variants` returns the best one on the validation data
+        lines.append(Line(row, _measured(label, experiment, target, done), tuple(one.key for one in done)))
     return lines
+
+
+def choices(experiment: Experiment) -> list[Choice]:
+    """Return the rows of an experiment for which the best of several runs counts."""
+    return [Choice(row.runs, partial(_accuracy, experiment)) for row in experiment.rows if len(row.runs) > 1]
 
 
 def _measured(label: str, experiment: Experiment, target: float, runs: Sequence[Finished]) -> Row:

@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, nullcontext
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from raybcgd.compare.comparison import variant_configs
 from raybcgd.compare.settings import CompareConfig
@@ -15,7 +17,7 @@ from raybcgd.data.dataset import Dataset
 from raybcgd.data.sources import load
 from raybcgd.engine.engines import engine_named
 from raybcgd.engine.session import ignore
-from raybcgd.errors import RunError
+from raybcgd.errors import ConfigError, RunError
 from raybcgd.experiment import run
 from raybcgd.record.comparison import run_labels
 from raybcgd.record.rounds import RoundLog, RoundRecord
@@ -34,6 +36,14 @@ class Finished(NamedTuple):
     """The hash of its config, which is also its folder in the cache."""
     records: tuple[RoundRecord, ...]
     summary: dict[str, Any]
+
+
+class Choice(NamedTuple):
+    """Variants of one method, such as FedProx with several values of mu, of which only the best one counts."""
+
+    labels: tuple[str, ...]
+    accuracy: Callable[[Finished], float | None]
+    """The accuracy of a run, as the paper reports it."""
 
 
 class Runs(NamedTuple):
@@ -60,46 +70,88 @@ def cached(config: Config, folder: Path) -> Finished | None:
     return Finished(config.seed, key, tuple(RoundLog(files.rounds)), json.loads(files.summary.read_text()))
 
 
-def run_variants(config: Config, folder: Path, methods: Iterable[str] | None, display: Display) -> dict[str, Runs]:
+def run_variants(
+    config: Config,
+    folder: Path,
+    methods: Iterable[str] | None,
+    display: Display,
+    choices: Iterable[Choice] = (),
+) -> dict[str, Runs]:
     """Run the variants of a config with all its seeds, or those that `methods` selects. Return the runs by label.
 
-    A run that fails, for example because it diverges, does not stop the others.
+    Of the variants in a choice, only the best one on the validation data is evaluated on the test data and returned. A
+    run that fails, for example because it diverges, does not stop the others.
     """
-    seeds = (config.compare or CompareConfig()).seeds or (config.seed,)
-
-    @cache
-    def dataset() -> Dataset:
-        return load(config.data)
-
-    results: dict[str, Runs] = {}
+    variants = variant_configs(config, methods)
     with ExitStack() as stack:
-
-        @cache
-        def start_engine() -> None:
-            with display.stage("starting Ray") if config.engine == "ray" else nullcontext():
-                stack.enter_context(engine_named(config.engine).running(config.hosts.address, ignore))
-
-        for label, variant in variant_configs(config, methods).items():
-            finished, failures = [], []
-            for name, seed in zip(run_labels(label, seeds), seeds, strict=True):
-                one = variant.model_copy(update={"seed": seed})
-                found = cached(one, folder)
-                try:
-                    if found is None:
-                        start_engine()
-                        _run(one, name, folder, dataset, display)
-                    finished.append(found or cached(one, folder))
-                except RunError as error:
-                    failures.append(f"{name}: {error}")
-            results[label] = Runs(tuple(one for one in finished if one is not None), tuple(failures))
-    return results
+        runner = _Runner(config, folder, display, stack)
+        for choice in choices:
+            candidates = {label: variants[label] for label in choice.labels if label in variants}
+            if len(candidates) > 1:
+                chosen = _choose(candidates, choice, runner)
+                variants = {key: value for key, value in variants.items() if key == chosen or key not in candidates}
+        return {label: runner.runs(label, variant) for label, variant in variants.items()}
 
 
-def _run(config: Config, label: str, folder: Path, dataset: Callable[[], Dataset], display: Display) -> None:
+def _choose(candidates: dict[str, Config], choice: Choice, runner: "_Runner") -> str:
+    """Return the label with the best mean accuracy on the validation data, so that no choice depends on test data."""
+    scores = {}
+    for label, variant in candidates.items():
+        if variant.data.validation_share == 0:
+            raise ConfigError(
+                f"data.validation_share = 0 leaves no data to choose among {', '.join(candidates)}; set it to 0.01 or "
+                "more, or name one of them with --methods"
+            )
+        data = variant.data.model_copy(update={"evaluate_on": "validation"})
+        done = runner.runs(f"{label}, validation", variant.model_copy(update={"data": data})).finished
+        found = [choice.accuracy(one) for one in done]
+        scores[label] = float(np.mean([-math.inf if value is None else value for value in found or [None]]))
+    return max(scores, key=lambda label: scores[label])
+
+
+class _Runner:
+    """Runs variants with all seeds. Data and engine are loaded and started when the first run needs them."""
+
+    def __init__(self, config: Config, folder: Path, display: Display, stack: ExitStack) -> None:
+        self._config, self._folder, self._display, self._stack = config, folder, display, stack
+        self._seeds = (config.compare or CompareConfig()).seeds or (config.seed,)
+        self._started = False
+        self._datasets: dict[str, Dataset] = {}
+
+    def runs(self, label: str, variant: Config) -> Runs:
+        """Return the runs of a variant, from the cache if possible."""
+        finished, failures = [], []
+        for name, seed in zip(run_labels(label, self._seeds), self._seeds, strict=True):
+            one = variant.model_copy(update={"seed": seed})
+            found = cached(one, self._folder)
+            try:
+                if found is None:
+                    self._start_engine()
+                    _run(one, name, self._folder, self._dataset(one), self._display)
+                finished.append(found or cached(one, self._folder))
+            except RunError as error:
+                failures.append(f"{name}: {error}")
+        return Runs(tuple(one for one in finished if one is not None), tuple(failures))
+
+    def _start_engine(self) -> None:
+        config = self._config
+        if not self._started:
+            with self._display.stage("starting Ray") if config.engine == "ray" else nullcontext():
+                self._stack.enter_context(engine_named(config.engine).running(config.hosts.address, ignore))
+        self._started = True
+
+    def _dataset(self, config: Config) -> Dataset:
+        """Return the data set of a run. Runs differ only in the data that they are evaluated on."""
+        if config.data.evaluate_on not in self._datasets:
+            self._datasets[config.data.evaluate_on] = load(config.data)
+        return self._datasets[config.data.evaluate_on]
+
+
+def _run(config: Config, label: str, folder: Path, dataset: Dataset, display: Display) -> None:
     out = folder / cache_key(config)
     run(
         config,
-        dataset=dataset(),
+        dataset=dataset,
         out=out,
         resume=RunFolder(out).config.exists(),
         progress=display,

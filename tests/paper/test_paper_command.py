@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from raybcgd import Config
 from raybcgd.cli import app
-from raybcgd.config import make_config
+from raybcgd.config import load_config, make_config
 from raybcgd.config.files import assign, tables_of
 from raybcgd.paper import runs as paper_runs
 from raybcgd.paper.catalogue import select
@@ -101,7 +101,7 @@ def test_an_unfinished_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     paper(*ONE, out=tmp_path / "whole")
     original, observed = paper_runs.run, []
 
-    def interrupted(config: Config, observe: Any, **options: Any) -> Any:
+    def interrupted(config: Config, **options: Any) -> Any:
         def count(record: Any) -> None:
             observed.append(record.round)
             if observed == [0, 1]:
@@ -129,21 +129,34 @@ def test_a_run_that_diverges_does_not_stop_the_others(tmp_path: Path) -> None:
     assert len(written["failures"]) == 1
 
 
-def test_seeds_give_means_and_deviations_and_fedprox_is_the_best_of_three(tmp_path: Path) -> None:
+def test_seeds_give_means_and_deviations_and_fedprox_is_chosen_on_validation_data(tmp_path: Path) -> None:
     changes = {"compare.seeds": "[4, 7]", "rounds": 2, "cohort.clients_per_round": 20, "data.validation_share": 0.05}
+    changes |= {"blocks.division": "layers", "model.options": "{ hidden = [16] }"}
     case = ("fedpvr", "table3", "--model", "resnet8", "--data", "cifar10", "--alpha", "0.5", "--methods", "fedprox")
-    result = paper(
-        *case, out=tmp_path, **{**changes, "blocks.division": "layers", "model.options": "{ hidden = [16] }"}
-    )
+    result = paper(*case, out=tmp_path, **changes)
     assert result.exit_code == 0, result.output
     written = json.loads((tmp_path / "fedpvr" / "table3-resnet8-cifar10-alpha0.5.json").read_text())
     (row,) = [row for row in written["rows"] if row["method"] == "FedProx"]
-    assert len(list((tmp_path / "runs").iterdir())) == 6
-    assert len(row["runs"]) == 2
-    files = [tmp_path / "runs" / key / "summary.json" for key in row["runs"]]
-    own = [100 * json.loads(file.read_text())["final_accuracy"] for file in files]
+    found: dict[str, dict[float, dict[str, float]]] = {"validation": {}, "test": {}}
+    for folder in (tmp_path / "runs").iterdir():
+        config = load_config(folder / "config.toml")
+        by_mu = found[config.data.evaluate_on].setdefault(config.algorithm.model_dump()["mu"], {})
+        by_mu[folder.name] = 100 * json.loads((folder / "summary.json").read_text())["final_accuracy"]
+    scores = {mu: sum(runs.values()) for mu, runs in sorted(found["validation"].items())}
+    assert list(scores) == [0.1, 0.5, 1.0]
+    ((mu, chosen),) = found["test"].items()  # the other two never saw the test data
+    assert scores[mu] == max(scores.values())
+    assert set(row["runs"]) == set(chosen)
+    own = list(chosen.values())
     assert row["ours"]["accuracy"] == pytest.approx(sum(own) / 2)
     assert row["ours"]["deviation"] == pytest.approx(abs(own[0] - own[1]) / 2**0.5)
+
+
+def test_a_choice_without_validation_data_is_refused(tmp_path: Path) -> None:
+    case = ("fedpvr", "table3", "--model", "resnet8", "--data", "cifar10", "--alpha", "0.5", "--methods", "fedprox")
+    result = paper(*case, out=tmp_path, **{"data.validation_share": 0.0})
+    assert result.exit_code == 2
+    assert "leaves no data to choose among FedProx, mu = 0.1, FedProx, mu = 0.5, FedProx, mu = 1.0" in result.stderr
 
 
 def test_the_hash_ignores_where_a_run_runs_and_nothing_else() -> None:

@@ -1,0 +1,164 @@
+"""The numbers of the page, computed from the stored runs."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from results.store import Entry, Store, best
+
+SHARE = 0.95
+"""The target is this share of FedAvg's final accuracy."""
+SMOOTH = 3
+"""Evaluations in the running mean, for the check that does not depend on a lucky evaluation."""
+
+
+class Row(NamedTuple):
+    """One method: means over its seeds. Numbers are None if a run diverged."""
+
+    label: str
+    seeds: int
+    settings: str
+    """What tuning chose."""
+    accuracy: float | None = None
+    """Mean over the last tenth of the evaluations, in percent."""
+    deviation: float | None = None
+    """Standard deviation over the seeds. None with one seed."""
+    gain: float | None = None
+    """Accuracy minus FedAvg's on the same seeds, in points."""
+    upload_d: float | None = None
+    """Upload until the target is first reached. None: not reached by every seed, or no target."""
+    smooth_d: float | None = None
+    """The same for the running mean of three evaluations."""
+    saved: float | None = None
+    """FedAvg's `upload_d` on the same seeds, divided by this one."""
+    target_rounds: float | None = None
+    """Rounds until the target is first reached."""
+    rounds: int | None = None
+    best: float | None = None
+    """Highest accuracy, in percent."""
+    loss: float | None = None
+    """Test loss at the end."""
+
+
+def rows(store: Store, target: float | None = None) -> list[Row]:
+    """Return the methods of a study in its order."""
+    return [row(store, label, target) for label in store.labels()]
+
+
+def row(store: Store, label: str, target: float | None = None) -> Row:
+    """Return one method of a study."""
+    runs = store.of("final", label)
+    good = [run for run in runs if "error" not in run]
+    if len(good) < len(runs):
+        return Row(label, len(runs), tuned(store, label))
+    accuracies = [100 * run["last_tenth_accuracy"] for run in good]
+    first = [None if target is None else reached(run, target) for run in good]
+    smooth = [None if target is None else reached(run, target, SMOOTH) for run in good]
+    upload_d = _mean([None if at is None else at.upload_d for at in first])
+    base_d, base_accuracy = _base(store, {run["seed"] for run in good}, target)
+    accuracy = float(np.mean(accuracies))
+    return Row(
+        label=label,
+        seeds=len(good),
+        accuracy=accuracy,
+        deviation=float(np.std(accuracies, ddof=1)) if len(good) > 1 else None,
+        upload_d=upload_d,
+        smooth_d=_mean([None if at is None else at.upload_d for at in smooth]),
+        saved=None if base_d is None or upload_d is None else base_d / upload_d,
+        target_rounds=_mean([None if at is None else float(at.round) for at in first]),
+        gain=None if base_accuracy is None else accuracy - base_accuracy,
+        rounds=round(float(np.mean([run["rounds"] for run in good]))),
+        best=float(np.mean([100 * max(run["curve"]["accuracy"]) for run in good])),
+        loss=_mean([run["curve"]["loss"][-1] for run in good]),
+        settings=tuned(store, label),
+    )
+
+
+def _base(store: Store, seeds: set[int], target: float | None) -> tuple[float | None, float | None]:
+    """Return FedAvg's upload to the target and its accuracy in percent, both on these seeds."""
+    runs = [run for run in store.of("final", "FedAvg") if run["seed"] in seeds and "error" not in run]
+    if len(runs) < len(seeds):
+        return None, None
+    found = [None if target is None else reached(run, target) for run in runs]
+    upload_d = _mean([None if at is None else at.upload_d for at in found])
+    return upload_d, float(np.mean([100 * run["last_tenth_accuracy"] for run in runs]))
+
+
+def target_of(store: Store) -> float | None:
+    """Return the target of a study: 95 % of the final accuracy of FedAvg. None if FedAvg has no result."""
+    found = [run["last_tenth_accuracy"] for run in store.of("final", "FedAvg") if "error" not in run]
+    return SHARE * float(np.mean(found)) if found else None
+
+
+class Reached(NamedTuple):
+    """When a run reached its target."""
+
+    round: int
+    upload_d: float
+
+
+def reached(run: Entry, target: float, smooth: int = 1) -> Reached | None:
+    """Return the first evaluation at which the mean of the last `smooth` evaluations is at least the target."""
+    curve = run["curve"]
+    for last in range(smooth - 1, len(curve["accuracy"])):
+        if np.mean(curve["accuracy"][last + 1 - smooth : last + 1]) >= target:
+            return Reached(curve["round"][last], curve["upload_d"][last])
+    return None
+
+
+def accuracy_after(store: Store, label: str, rounds: int) -> float:
+    """Return the mean of the last three evaluations up to a round, of the first seed."""
+    curve = store.of("final", label)[0]["curve"]
+    until = [value for number, value in zip(curve["round"], curve["accuracy"], strict=True) if number <= rounds]
+    return float(np.mean(until[-SMOOTH:]))
+
+
+def tuned(store: Store, label: str) -> str:
+    """Return the settings that tuning chose, as text."""
+    found = best(store.of("tune", label))
+    if found is None:
+        return ""
+    return ", ".join(f"{key.rpartition('.')[2]} {value:g}" for key, value in found["point"].items())
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    found = [value for value in values if value is not None]
+    return float(np.mean(found)) if values and len(found) == len(values) else None
+
+
+class Claim(NamedTuple):
+    """A claim about one study, and what the runs say."""
+
+    text: str
+    measured: str
+    holds: bool | None
+    """None: the runs are missing."""
+
+
+def claims(store: Store) -> list[Claim]:
+    """Return the three claims for a study with FedAvg, FedBCGD, FedBCGD+ and both with QSGD."""
+    target = target_of(store)
+    found = {row.label: row for row in rows(store, target)}
+    plain, coded = ("FedBCGD", "FedBCGD+"), ("QSGD+FedBCGD", "QSGD+FedBCGD+")
+    return [
+        _saving(found, plain, 2.5, "uploaded floats"),
+        _saving(found, coded, 10.0, "uploaded bits"),
+        _no_worse(found, (*plain, *coded)),
+    ]
+
+
+def _saving(found: dict[str, Row], labels: tuple[str, ...], factor: float, unit: str) -> Claim:
+    text = f"{' or '.join(labels)} needs at least {factor:g} x fewer {unit} than FedAvg to 95 % of its accuracy"
+    present = [found[label] for label in labels if label in found]
+    parts = [f"{one.label} {'never' if one.saved is None else f'{one.saved:.1f} x'}" for one in present]
+    holds = any(one.saved is not None and one.saved >= factor for one in present)
+    return Claim(text, ", ".join(parts) or "-", holds if present else None)
+
+
+def _no_worse(found: dict[str, Row], labels: tuple[str, ...]) -> Claim:
+    present = [found[label] for label in labels if label in found]
+    parts = [f"{one.label} {'diverged' if one.gain is None else f'{one.gain:+.1f}'}" for one in present]
+    holds = all(one.gain is not None and one.gain >= 0 for one in present)
+    measured = ", ".join(parts) + " points" if parts else "-"
+    return Claim("the final accuracy is no worse than FedAvg's", measured, holds if present else None)

@@ -1,0 +1,179 @@
+"""Write docs/results.md from the stored runs. Every number on the page comes from results/*.json or from the papers."""
+
+from pathlib import Path
+
+from raybcgd.paper.catalogue import select
+from raybcgd.paper.results import numbers as published
+from raybcgd.storage import write_atomic
+from results import plots, reading
+from results.numbers import Row, accuracy_after, claims, row, rows, target_of
+from results.store import FOLDER, Store
+
+DOCS = Path(__file__).parent.parent / "docs"
+CURVES = ("FedAvg", "FedAvgM", "SCAFFOLD", "FedBCGD", "FedBCGD+", "QSGD+FedBCGD", "QSGD+FedBCGD+")
+
+_DASH = "-"
+
+
+def page(folder: Path = FOLDER) -> str:
+    """Return the page as Markdown."""
+    parts = [reading.HEAD, _claims(folder)]
+    for data, title in (("fashion-mnist", "Fashion-MNIST, MLP"), ("cifar10", "CIFAR-10, CNN")):
+        for rho in (0.6, 0.1):
+            store = Store(f"{data}-rho{rho}", folder)
+            if store.runs:
+                parts.append(_table(store, f"{title}, Dirichlet {rho}", rho == 0.6))
+        if Store(f"{data}-rho0.6", folder).runs:
+            parts.append(f"![Accuracy against upload, {title}](results-{data}.png)\n")
+        if data == "fashion-mnist":
+            parts.append(_fashion(Store("fashion-mnist-rho0.6", folder)))
+    parts += [_ablation(Store(name, folder), name) for name in reading.ABLATIONS if Store(name, folder).runs]
+    for name, write in (("optimum", _optimum), ("block-cyclic", _cyclic)):
+        store = Store(name, folder)
+        if store.runs:
+            parts.append(write(store))
+    return "\n".join([*parts, _versions(folder)])
+
+
+def write(folder: Path = FOLDER, docs: Path = DOCS) -> None:
+    """Write the page and its plots."""
+    write_atomic(docs / "results.md", page(folder))
+    for data in ("fashion-mnist", "cifar10"):
+        stores = {f"Dirichlet {rho}": Store(f"{data}-rho{rho}", folder) for rho in (0.6, 0.1)}
+        stores = {title: store for title, store in stores.items() if store.of("final")}
+        if stores:
+            plots.upload_plot(stores, CURVES, docs / f"results-{data}.png")
+    store = Store("block-cyclic", folder)
+    if store.of("final"):
+        plots.rounds_plot(store, docs / "results-block-cyclic.png")
+
+
+def _claims(folder: Path) -> str:
+    lines = ["| claim | data | measured | holds |", "|---|---|---|---|"]
+    for name, title in reading.CLAIMED.items():
+        store = Store(name, folder)
+        if not store.of("final"):
+            continue
+        for claim in claims(store):
+            holds = "not run" if claim.holds is None else ("yes" if claim.holds else "**no**")
+            lines.append(f"| {claim.text} | {title} | {claim.measured} | {holds} |")
+    return reading.CLAIMS + "\n".join(lines) + "\n"
+
+
+def _table(store: Store, title: str, with_paper: bool) -> str:
+    target = target_of(store)
+    theirs = _published() if with_paper else {}
+    head = ["method", "tuned", "seeds", "accuracy, %", "upload to target, d", "running mean, d", "saved"]
+    head += ["rounds to target", "rounds"]
+    head += ["paper, LeNet-5 on CIFAR-10"] if theirs else []
+    found = sorted(rows(store, target), key=lambda one: reading.ORDER.index(one.label))
+    lines = [head, ["---"] * len(head)]
+    for one in found:
+        cells = [one.label, one.settings, str(one.seeds), accuracy(one), *_uploads(one), _int(one.rounds)]
+        lines.append([*cells, theirs.get(one.label, _DASH)] if theirs else cells)
+    shown = "unknown" if target is None else f"{100 * target:.1f} %"
+    return f"## {title}\n\nTarget: {shown}, 95 % of FedAvg's accuracy.\n\n" + _markdown(lines)
+
+
+def _fashion(store: Store) -> str:
+    """Return the reading of the first table, at Dirichlet 0.6."""
+    found = {one.label: one for one in rows(store, target_of(store))}
+    fedavg, fedbcgd = found["FedAvg"], found["FedBCGD"]
+    return reading.FASHION.format(
+        fedavg=fedavg.target_rounds,
+        fedbcgd=fedbcgd.target_rounds,
+        last=fedavg.rounds,
+        fedavg_last=100 * accuracy_after(store, "FedAvg", fedavg.rounds or 1),
+        fedbcgd_last=100 * accuracy_after(store, "FedBCGD", fedavg.rounds or 1),
+        more=(fedbcgd.rounds or 0) / (fedavg.rounds or 1),
+        topk=found["TOP-k"].saved,
+        fedpaq=found["FedPAQ"].saved,
+        saved=fedbcgd.saved,
+        qsgd=found["QSGD+FedBCGD"].saved,
+    )
+
+
+def _uploads(one: Row) -> list[str]:
+    if one.label == "SGD":  # centralised training uploads nothing
+        return [_DASH] * 4
+    saved = _DASH if one.saved is None else f"{one.saved:.1f} x"
+    rounds = "never" if one.target_rounds is None else f"{one.target_rounds:.0f}"
+    return [_d(one.upload_d), _d(one.smooth_d), saved, rounds]
+
+
+def _ablation(store: Store, name: str) -> str:
+    target = target_of(Store("fashion-mnist-rho0.6", store.path.parent)) if name in reading.ON_TABLE else None
+    head = ["variant", "seeds", "accuracy, %"] + (["upload to target, d"] if target else ["test loss", "tuned"])
+    lines = [head, ["---"] * len(head)]
+    for one in rows(store, target):
+        more = [_d(one.upload_d)] if target else [_DASH if one.loss is None else f"{one.loss:.4f}", one.settings]
+        lines.append([one.label, str(one.seeds), accuracy(one), *more])
+    title, text = reading.ABLATIONS[name]
+    shown = f"Target: {100 * target:.1f} %, as in the table above.\n\n" if target else ""
+    return f"## {title}\n\n{text}\n\n{shown}" + _markdown(lines)
+
+
+def _optimum(store: Store) -> str:
+    lines = [["variant", "f(x) - f*", "distance of c from the mean of the c_i"], ["---"] * 3]
+    for run in store.of("final"):
+        if "error" in run:
+            lines.append([run["label"], "diverged", _DASH])
+        else:
+            lines.append([run["label"], f"{run['gap']:.1e}", f"{run['drift']:.1e}" if "drift" in run else _DASH])
+    return reading.OPTIMUM + _markdown(lines)
+
+
+def _cyclic(store: Store) -> str:
+    (experiment,) = select("block-cyclic", "figure2")
+    theirs = {one.label: published(one) for one in experiment.rows}
+    lines = [["method", "seeds", "best accuracy, %", "last tenth, %", "paper, best"], ["---"] * 5]
+    for one in rows(store):
+        best = _DASH if one.best is None else f"{one.best:.1f}"
+        lines.append([one.label, str(one.seeds), best, accuracy(one), theirs[one.label]])
+    order = [row(store, label).best or 0.0 for label in theirs if label in store.labels()]
+    if len(order) == len(theirs):
+        cyclic, shuffled, *own = order
+        held = "yes" if cyclic < shuffled < min(own) else "**no**"
+        verdict = f"\nFedAvg cyclic < FedAvg shuffled < MM-PSGD, MC-PSGD: {held}.\n"
+    else:
+        verdict = ""
+    picture = "\n![Accuracy of the four methods on block-cyclic data](results-block-cyclic.png)\n"
+    return reading.CYCLIC + _markdown(lines) + verdict + picture
+
+
+def _versions(folder: Path) -> str:
+    found = dict.fromkeys(
+        ", ".join(f"{name} {version}" for name, version in run["versions"].items())
+        for path in sorted(folder.glob("*.json"))
+        for run in Store(path.stem, folder).runs
+    )
+    return reading.VERSIONS + "".join(f"- {one}\n" for one in found)
+
+
+def _published() -> dict[str, str]:
+    """Return the paper's numbers for LeNet-5 on CIFAR-10 by method. Table 3 has priority over table 6."""
+    found: dict[str, str] = {}
+    for name in ("table3", "table6"):
+        (experiment,) = select("fedbcgd", name, model="lenet5", data="cifar10")
+        for one in experiment.rows:
+            found.setdefault(one.label, published(one))
+    return found
+
+
+def accuracy(one: Row) -> str:
+    """Return the accuracy of a row as text."""
+    if one.accuracy is None:
+        return "diverged"
+    return f"{one.accuracy:.1f}" + ("" if one.deviation is None else f" ± {one.deviation:.1f}")
+
+
+def _d(value: float | None) -> str:
+    return "never" if value is None else f"{value:.1f}"
+
+
+def _int(value: int | None) -> str:
+    return _DASH if value is None else str(value)
+
+
+def _markdown(lines: list[list[str]]) -> str:
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
