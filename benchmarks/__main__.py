@@ -2,7 +2,7 @@
 
     python -m benchmarks --cifar10 FOLDER --fashion-mnist FOLDER [--quick] [--only rounds scaling aggregation overheads]
 
-Parts that are not run keep their previous results, unless those are from a quick run.
+Parts and workloads that are not run keep their previous results, unless those are from a quick run.
 """
 
 import argparse
@@ -94,7 +94,7 @@ def main() -> None:
     torch.set_num_threads(1)
     ray.init(address="local", num_cpus=HOSTS, include_dashboard=False, log_to_driver=False)
     if "rounds" in options.only:
-        results["rounds"] = {}
+        results.setdefault("rounds", {})
         for workload, schedule in workloads(options):
             results["rounds"][workload.name] = rounds.measure(workload, schedule, peers, console)
             report.write(results)

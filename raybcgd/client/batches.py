@@ -88,10 +88,8 @@ def stacked(schedules: Sequence[Schedule], positions: Sequence[np.ndarray], rows
         table = np.stack(positions)[np.arange(count)[:, None, None], shuffled]
         order = np.stack([s.order for s in schedules])
     else:
-        table, order = (
-            np.empty((count, passes, batches * rows), dtype=np.int64),
-            np.zeros((count, steps), dtype=np.int64),
-        )
+        table = np.empty((count, passes, batches * rows), dtype=np.int64)
+        order = np.zeros((count, steps), dtype=np.int64)
         for k, (s, rows_of) in enumerate(zip(schedules, positions, strict=True)):
             table[k] = rows_of[0]
             table[k, : len(s.shuffled), : s.samples] = rows_of[s.shuffled]
