@@ -149,7 +149,14 @@ def test_a_browser_shows_new_rounds_by_itself(out: Path, tmp_path: Path) -> None
 def test_the_command_prints_its_address_and_stops_with_ctrl_c(out: Path) -> None:
     run(small(rounds=1), out=out)
     command = [sys.executable, "-m", "raybcgd", "watch", str(out), "--port", "0", "--every", "1"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        # A shell ignores SIGINT in background jobs, and so would this process.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert process.stdout is not None
     line = process.stdout.readline()
     (address,) = re.findall(r"http://127\.0\.0\.1:\d+", line)
