@@ -17,7 +17,8 @@ class OnTheDevice(nn.Module):
         self.net = mlp(input_shape, classes, **options)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training and x.device != torch.device("standin:0"):
+        # The trials before a run are on the CPU, with at most three samples.
+        if self.training and len(x) > 3 and x.device != torch.device("standin:0"):
             raise RuntimeError(f"a batch on {x.device}")
         outputs: Tensor = self.net(x)
         return outputs
@@ -39,7 +40,7 @@ class BreaksOnce(nn.Module):
 
 
 class Poisonous(nn.Module):
-    """The small network of the other tests. In training, a sample with a huge value makes an index out of bounds."""
+    """The small network of the other tests. In training on the device, a huge sample makes an index out of bounds."""
 
     def __init__(self, input_shape: tuple[int, ...], classes: int, **options: Any) -> None:
         super().__init__()
@@ -47,7 +48,7 @@ class Poisonous(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         outputs: Tensor = self.net(x)
-        if self.training:
+        if self.training and x.device.type == "standin":  # not in the trials before a run
             huge = (x.flatten(1).amax(1) > 20).long() * 1000
             outputs = outputs + outputs.new_zeros(3)[huge].sum()
         return outputs
