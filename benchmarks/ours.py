@@ -24,7 +24,7 @@ class Ours:
         # Two more rounds: the first has no predecessor, and no later round overlaps the evaluation of the last one.
         config = self._workload.config(self._algorithm, self._epochs, rounds + 2)
         with tempfile.TemporaryDirectory() as folder:
-            result = run(config, dataset=self._dataset, out=Path(folder) / "run")
+            result = run(config, dataset=self._dataset, out=Path(folder) / "run", progress=False)
         ends = [record.timing.finished_at for record in result.records[:-1]]
         return Turn(np.diff(np.array(ends, dtype=float)).tolist(), self._bundle.loss(result.model))
 

@@ -38,7 +38,9 @@ def measure(quick: bool) -> dict[str, float]:
 
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        records = run(make_config(settings), dataset=dataset, out=Path(folder) / "run", observe=observe).records
+        records = run(
+            make_config(settings), dataset=dataset, out=Path(folder) / "run", observe=observe, progress=False
+        ).records
     seconds = [record.timing.seconds for record in records]
     saving = [record.timing.stage_seconds["checkpoint"] for record in records]
     return {

@@ -77,7 +77,7 @@ def round_seconds(
     """Run, and return the round times without the warm-up and the last round, which waits for its evaluation."""
     config = make_config({**values, "rounds": WARM_UP + rounds + 1})
     with tempfile.TemporaryDirectory() as folder:
-        records = run(config, module=module, dataset=dataset, out=Path(folder) / "run").records
+        records = run(config, module=module, dataset=dataset, out=Path(folder) / "run", progress=False).records
     ends = np.array([record.timing.finished_at for record in records], dtype=float)
     return np.diff(ends)[WARM_UP - 1 : -1].tolist()
 
