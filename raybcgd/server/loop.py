@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -158,14 +158,13 @@ class TrainingLoop:
         pending: _Pending | None = None
         self._move_server(pool.server_device)
         while not self._done:
-            early: list[RoundRecord] = []
-            meanwhile = partial(self._log_early, pending, early)
+            meanwhile = partial(self._log_early, pending)
             try:
                 state, record = run_round(self._problem, self._data, pool, self._state, meanwhile)
             except (RunError, KeyboardInterrupt):
-                yield from self._finish(pending, early)  # the previous round is already committed
+                yield from self._finish(pending)  # the previous round is already committed
                 raise
-            yield from self._finish(pending, early)
+            yield from self._finish(pending)
             self._warn_about_devices(record)
             self._state, self._spent = state, self._spent.plus(record)
             pending = self._pending(record, pool)
@@ -216,11 +215,11 @@ class TrainingLoop:
             )
         return _Pending(record, scores, position)
 
-    def _finish(self, pending: "_Pending | None", early: Sequence[RoundRecord] = ()) -> Iterator[RoundRecord]:
+    def _finish(self, pending: "_Pending | None") -> Iterator[RoundRecord]:
         """Log a round, unless that was done early, save its checkpoint, and yield its record."""
         if pending is None:
             return
-        record = early[0] if early else self._logged(pending)
+        record = pending.logged or self._log_round(pending)
         started = time.perf_counter()
         if pending.position is not None:
             self._checkpoints.save(replace(pending.position, log=self._log.content()))
@@ -229,12 +228,12 @@ class TrainingLoop:
         self._saving_seconds = time.perf_counter() - started
         yield record
 
-    def _log_early(self, pending: "_Pending | None", early: list[RoundRecord]) -> None:
+    def _log_early(self, pending: "_Pending | None") -> None:
         """Log the previous round while the hosts train the next one, unless its evaluation must be waited for."""
         if pending is not None and pending.scores is None:
-            early.append(self._logged(pending))
+            self._log_round(pending)
 
-    def _logged(self, pending: "_Pending") -> RoundRecord:
+    def _log_round(self, pending: "_Pending") -> RoundRecord:
         """Wait for the evaluation of a round and log the round."""
         started, record, quality = time.perf_counter(), pending.record, pending.record.quality
         if pending.scores is not None:
@@ -250,13 +249,16 @@ class TrainingLoop:
         record = record.model_copy(update={"quality": quality, "timing": timing})
         self._accuracies += accuracies([record])
         self._log.append(record)
+        pending.logged = record
         return record
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Pending:
     """A committed round that waits for its evaluation and its checkpoint."""
 
     record: RoundRecord
     scores: Callable[[], list[Score]] | None
     position: Position | None
+    logged: RoundRecord | None = None
+    """The complete record, when it is in the log."""
