@@ -1,4 +1,4 @@
-"""The two errors that a user can fix. Any other exception is a bug and shows its traceback."""
+"""The errors that a user can fix. Any other exception is a bug and shows its traceback."""
 
 import traceback
 
@@ -9,6 +9,10 @@ class ConfigError(ValueError):
 
 class RunError(RuntimeError):
     """A correctly configured run cannot continue. The message is one line that says where and why."""
+
+
+class DivergedError(RunError):
+    """The model or an upload is not finite any more. A result of the settings, unlike the other errors of a run."""
 
 
 def first_line(error: BaseException) -> str:

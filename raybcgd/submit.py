@@ -67,8 +67,8 @@ def submit(
     Ray's runtime environment, such as `pip`; `env` sets environment variables, as NAME=VALUE.
     """
     experiment = load_config(config, settings)  # report errors before anything is sent
-    if resume and command != "train":
-        raise ConfigError(f"--resume auto only works with --command train, not {command}; remove one of them")
+    if resume and out is None and command != "train":
+        raise ConfigError(f"--resume auto needs the folder of the {command}; add --out")
     if resume and out is None and experiment.checkpoint.address is None:
         raise ConfigError("--resume auto needs a run to resume; add --out, or set checkpoint.address")
     method = slug(ALGORITHMS.name_of(type(experiment.algorithm))) if command == "train" else command

@@ -3,7 +3,7 @@
 import json
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
@@ -14,6 +14,7 @@ import ray
 import ray.tune
 from rich.table import Table
 
+from raybcgd.client.device import accelerator, why_none
 from raybcgd.compare.settings import CompareConfig
 from raybcgd.config import Config, make_config
 from raybcgd.config.files import assign, tables_of
@@ -21,16 +22,20 @@ from raybcgd.data.dataset import Dataset
 from raybcgd.data.sources import load
 from raybcgd.engine.ray.cluster import cluster, node_resources
 from raybcgd.engine.ray.placement import host_count, host_needs
-from raybcgd.errors import ConfigError, RunError, last_line
+from raybcgd.errors import ConfigError, DivergedError, RunError, last_line
 from raybcgd.experiment import run
 from raybcgd.problem import prepare
+from raybcgd.record.rounds import RoundLog, RoundRecord
 from raybcgd.record.summary import Ranking, standing
 from raybcgd.report.points import showing_points
 from raybcgd.report.progress import Display, as_display
 from raybcgd.report.style import percentage
 from raybcgd.report.tables import percent
 from raybcgd.server.budget import expected_rounds
-from raybcgd.storage import make_folder, new_folder, write_atomic
+from raybcgd.storage import RunFolder, make_folder, new_folder, write_atomic
+
+_RETRIES = 2
+"""How often a trial starts again after it was lost, for example with its node."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,8 @@ class Point:
     results: dict[str, Any]
     """The run's summary and standing. Empty if it failed."""
     error: str | None = None
+    broken: bool = False
+    """Whether it failed for another reason than its settings, so that it has no rank."""
 
     @property
     def label(self) -> str:
@@ -70,12 +77,16 @@ def sweep(
     metric: Ranking = "last_tenth_accuracy",
     dataset: Dataset | None = None,
     out: str | Path | None = None,
+    resume: bool = False,
     observe: Callable[[Point], None] | None = None,
     progress: bool | Display = True,
 ) -> Sweep:
     """Run every combination of the grid's values, and write the config of the best point to `best.toml`.
 
-    A trial requests the resources of one host in `[hosts]` and uses the local engine. Trials share the data.
+    A trial requests the resources of one host in `[hosts]` and uses the local engine. Trials share the data. A point
+    that diverges is ranked last. If a point fails for another reason, such as a lost node or a full disk, there is no
+    best point: the other points run, then the sweep raises an error. With `resume`, finished points in `out` are read,
+    and unfinished ones continue.
     """
     display, points = as_display(progress), list(_points(grid))
     with display.stage("reading the data"):
@@ -83,7 +94,9 @@ def sweep(
     configs = [make_config(assign(tables_of(config), point)) for point in points]
     with display.stage(f"checking {len(points)} points"):  # report an error in any config before the first run
         rounds = [expected_rounds(prepare(each, dataset=dataset)[0]) for each in configs]
-    folder = make_folder(Path(out) if out is not None else new_folder("sweep")).absolute()
+    folder = (Path(out) if out is not None else new_folder("sweep")).absolute()
+    if not (resume and folder.is_dir()):
+        make_folder(folder)
     folders = [folder / f"{number:03d}" for number in range(len(points))]
     with ExitStack() as stack:
         with display.stage("starting Ray"):
@@ -135,49 +148,105 @@ def _run_all(
     needs = host_needs(hosts, nodes)
     # This raises if the cluster has no room for a single host.
     host_count(hosts.model_copy(update={"count": None, "clients_per_host": None}), needs, nodes, 1, 1)
-    trial = ray.tune.with_parameters(_trial, configs=configs, dataset=dataset, folder=folder, gpu=needs.num_gpus > 0)
-    resources = {"cpu": needs.num_cpus, "gpu": needs.num_gpus}
+    done = _finished_points(configs, points, dataset, folder)
+    for point in done.values():
+        observe(point)
+    waiting = [number for number in range(len(points)) if number not in done]
+    if waiting:
+        trial = ray.tune.with_parameters(
+            _trial, configs=configs, dataset=dataset, folder=folder, gpu=needs.num_gpus > 0
+        )
+        resources = {"cpu": needs.num_cpus, "gpu": needs.num_gpus}
+        results = _tuner(trial, resources, waiting, folder, _Observer(points, observe)).fit()
+        for result in (results[k] for k in range(len(results))):
+            number = (result.config or {})["number"]
+            done[number] = _point(number, points[number], result.metrics or {}, result.error)
+    return [done[number] for number in sorted(done)]
+
+
+def _tuner(
+    trial: Any, resources: Mapping[str, float], numbers: list[int], folder: Path, observer: "_Observer"
+) -> ray.tune.Tuner:
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # so that relative paths in a config stay valid
     os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # the runs write their own logs
     os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")  # after Ctrl-C, Tune would return as if it were done
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # the new output cannot be silenced
-    tuner = ray.tune.Tuner(
+    return ray.tune.Tuner(
         ray.tune.with_resources(trial, {k: v for k, v in resources.items() if v}),
-        param_space={"number": ray.tune.grid_search(list(range(len(configs))))},
+        param_space={"number": ray.tune.grid_search(numbers)},
         run_config=ray.tune.RunConfig(
-            name="tune", storage_path=str(folder), verbose=0, callbacks=[_Observer(points, observe)]
+            name="tune",
+            storage_path=str(folder),
+            verbose=0,
+            callbacks=[observer],
+            failure_config=ray.tune.FailureConfig(max_failures=_RETRIES),
         ),
     )
-    done = {}
-    results = tuner.fit()
-    for result in (results[k] for k in range(len(results))):
-        number = (result.config or {})["number"]
-        done[number] = _point(number, points[number], result.metrics or {}, result.error)
-    return [done[number] for number in sorted(done)]
+
+
+def _finished_points(
+    configs: list[Config], points: list[dict[str, Any]], dataset: Dataset, folder: Path
+) -> dict[int, Point]:
+    """Return the points whose runs in the folder have finished with the same settings."""
+    found = {}
+    for number, config in enumerate(configs):
+        run_folder = RunFolder(folder / f"{number:03d}")
+        if run_folder.summary.exists():
+            wanted = _local(prepare(config, dataset=dataset)[0].config, gpu=False)
+            recorded = tomllib.loads(run_folder.config.read_text())
+            if recorded | {"hosts": None} == tomllib.loads(wanted.to_toml()) | {"hosts": None}:
+                summary = json.loads(run_folder.summary.read_text())
+                results = _results(config, tuple(RoundLog(run_folder.rounds)), summary)
+                found[number] = Point(number, points[number], results)
+    return found
+
+
+def _local(config: Config, gpu: bool) -> Config:
+    """Return the config of a trial, which runs in one process."""
+    hosts = config.hosts.model_copy(update={"device": "gpu" if gpu else "cpu"})
+    return config.model_copy(update={"engine": "local", "hosts": hosts, "compare": None})
 
 
 def _trial(
     choice: Mapping[str, Any], configs: list[Config], dataset: Dataset, folder: Path, gpu: bool
 ) -> dict[str, Any]:
-    """Run one point in a trial's process. The return value becomes the trial's last result."""
+    """Run one point in a trial's process. The return value becomes the trial's last result.
+
+    Tune repeats a trial that raises an error or is lost with its node. The run then resumes.
+    """
     number = int(choice["number"])
     config = configs[number]
-    hosts = config.hosts.model_copy(update={"device": "gpu" if gpu else "cpu"})
-    here = config.model_copy(update={"engine": "local", "hosts": hosts, "compare": None})
+    found = accelerator() if gpu else None
+    if gpu and found is None and not config.hosts.logical_gpus:
+        return {"broken": f'a trial was granted a GPU, but {why_none()}; set hosts.device = "cpu" to use CPUs'}
+    run_folder = RunFolder(folder / f"{number:03d}")
     try:
-        result = run(here, dataset=dataset, out=folder / f"{number:03d}", progress=False)
-    except RunError as error:  # a run that diverges is a result, not a failed trial
-        return {"failed": str(error)}
+        result = run(
+            _local(config, found is not None),
+            dataset=dataset,
+            out=run_folder.path,
+            resume=run_folder.config.exists(),
+            progress=False,
+        )
+    except DivergedError as error:  # a result, not a failed trial
+        return {"diverged": str(error)}
+    except (RunError, ConfigError) as error:  # would fail again
+        return {"broken": str(error)}
+    return {"results": json.dumps(_results(config, result.records, result.summary))}
+
+
+def _results(config: Config, records: Sequence[RoundRecord], summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run's summary and standing."""
     target = (config.compare or CompareConfig()).target
-    line = standing("", "", result.records, result.summary, target)
-    return {"results": json.dumps({**result.summary, **line._asdict(), "target": target})}
+    return {**summary, **standing("", "", records, summary, target)._asdict(), "target": target}
 
 
 def _point(number: int, settings: dict[str, Any], metrics: Mapping[str, Any], error: Exception | None) -> Point:
     if error is not None:
-        return Point(number, settings, {}, last_line(error))
+        return Point(number, settings, {}, last_line(error), broken=True)
     if "results" not in metrics:
-        return Point(number, settings, {}, metrics.get("failed", "stopped early"))
+        broken = "diverged" not in metrics
+        return Point(number, settings, {}, metrics.get("diverged") or metrics.get("broken", "stopped early"), broken)
     return Point(number, settings, json.loads(metrics["results"]))
 
 
@@ -207,6 +276,12 @@ def _report(points: list[Point], configs: list[Config], metric: Ranking, folder:
         {**point.settings, **point.results, "error": point.error, "folder": f"{point.number:03d}"} for point in points
     ]
     write_atomic(folder / "sweep.json", json.dumps({"metric": metric, "points": lines}, indent=2) + "\n")
+    broken = [point for point in points if point.broken]
+    if broken:
+        raise RunError(
+            f"{len(broken)} of {len(points)} points failed, so none is the best, such as {broken[0].label}: "
+            f"{broken[0].error}; repeat the command with --out {folder} --resume auto to run only these"
+        )
     if not ranked:
         reasons = {point.error for point in points if point.error} or {f"{metric} is missing in every run"}
         raise RunError(f"no point of the sweep has a result: {'; '.join(sorted(reasons))}")

@@ -95,10 +95,11 @@ def test_other_commands_get_their_own_options() -> None:
     assert line == "python -m raybcgd sweep c.toml --set seed=1 --out /x --grid algorithm.lr=0.1,0.2"
 
 
-def test_only_a_run_can_be_resumed(config: Path) -> None:
-    done = submit(config, "--resume", "auto", "--out", "x", "--command", "compare")
+def test_a_comparison_and_a_sweep_resume_in_their_folder(config: Path) -> None:
+    done = submit(config, "--resume", "auto", "--command", "sweep")
     assert done.exit_code == 2
-    assert "--resume auto only works with --command train" in done.output
+    assert "--resume auto needs the folder of the sweep; add --out" in done.output
+    assert _entrypoint("c.toml", [], "/x", True, "compare") == "python -m raybcgd compare c.toml --out /x --resume auto"
 
 
 def test_the_environment_of_a_job_is_merged(tmp_path: Path) -> None:

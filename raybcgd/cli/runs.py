@@ -81,6 +81,15 @@ def _ended(end: KeyboardInterrupt) -> tuple[str, int]:
     return (f"ended by {end}", end.exit_code) if isinstance(end, Terminated) else ("interrupted", INTERRUPTED)
 
 
+def _unfinished(end: KeyboardInterrupt, folder: Path, runs: str) -> Interrupted:
+    """Return how to continue a comparison or a sweep."""
+    what, code = _ended(end)
+    done = len(list(folder.glob("*/summary.json")))
+    return Interrupted(
+        f"{what} after {done} finished {runs}; repeat the command with --out {folder} --resume auto to continue", code
+    )
+
+
 @exits_cleanly
 def compare(
     config: ConfigFile,
@@ -112,11 +121,7 @@ def compare(
             experiment, algorithms=names, out=folder, resume=resume == "auto", progress=display(log)
         )
     except KeyboardInterrupt as end:
-        what, code = _ended(end)
-        done = len(list(folder.glob("*/summary.json")))
-        raise Interrupted(
-            f"{what} after {done} finished runs; repeat the command with --out {folder} --resume auto to continue", code
-        ) from None
+        raise _unfinished(end, folder, "runs") from None
     out.print(comparison_table(result.standings, result.target, out.width))
     for label, reason in result.failures.items():
         print_line(f"{label} failed: {reason}")
@@ -140,6 +145,10 @@ def sweep(
     ] = "last_tenth_accuracy",
     settings: Set = None,
     out_folder: Out = None,
+    resume: Annotated[
+        Literal["never", "auto"],
+        typer.Option(help="auto: keep the finished points in --out, and continue the unfinished ones."),
+    ] = "never",
 ) -> None:
     """Run every combination of the values in the grid, in parallel if the cluster has room. Write the best config."""
     shown = display("auto")
@@ -154,6 +163,10 @@ def sweep(
         if len(found) > 1:
             raise ConfigError(f"--variant {variant} matches {len(found)} variants; use one of {', '.join(found)}")
         experiment = next(iter(found.values())).model_copy(update={"compare": experiment.compare})
-    result = run_sweep(experiment, values, metric=metric, out=out_folder, progress=shown)
+    folder = out_folder or new_folder("sweep")
+    try:
+        result = run_sweep(experiment, values, metric=metric, out=folder, resume=resume == "auto", progress=shown)
+    except KeyboardInterrupt as end:
+        raise _unfinished(end, folder, "points") from None
     out.print(sweep_table(result))
     print_line(f"best: {result.best.label}; config: {result.folder}/best.toml")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from raybcgd.aggregation.reducer import Diverged
 from raybcgd.algorithms.api import Round
-from raybcgd.errors import RunError
+from raybcgd.errors import DivergedError, RunError
 from raybcgd.messages import FRESH, ClientTask, Outcome, Partial, RoundOrders
 from raybcgd.model.blocks import BlockLayout
 from raybcgd.plan.assignment import Assignment, by_bandwidth, by_need, evenly
@@ -197,8 +197,8 @@ class _Inbox:
                 'or set cohort.on_client_error = "drop" to continue without such clients'
             )
 
-    def _diverged(self, cause: str) -> RunError:
-        return RunError(f"round {self._work.orders.round_index} diverged: {cause}")
+    def _diverged(self, cause: str) -> DivergedError:
+        return DivergedError(f"round {self._work.orders.round_index} diverged: {cause}")
 
     def outcomes(self) -> dict[int, Outcome]:
         """Return the outcomes by client, for the whole cohort. Clients whose upload did not arrive are late."""
@@ -318,7 +318,9 @@ def _check_finite(layout: BlockLayout, models: Sequence[Tensor], index: int) -> 
         return
     for model, block in product(models, layout.all_blocks):
         if not bool(torch.isfinite(model[block.slice]).all()):
-            raise RunError(f"round {index} diverged: block {block.name} of the model is not finite; lower algorithm.lr")
+            raise DivergedError(
+                f"round {index} diverged: block {block.name} of the model is not finite; lower algorithm.lr"
+            )
 
 
 class _Clock:

@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,3 +57,12 @@ def misbehave(how: str) -> Any:
         raise SystemExit(3)
     elif how == "interrupt":
         raise KeyboardInterrupt
+
+
+def loss_that_dies_once(outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    """Cross-entropy. The first worker that computes it dies; the file in MARK_OF_DEATH says that one did."""
+    mark = Path(os.environ.get("MARK_OF_DEATH", "/nowhere"))
+    if "RAY_RAYLET_PID" in os.environ and not mark.exists():
+        mark.touch()
+        os._exit(3)
+    return nn.functional.cross_entropy(outputs, targets, reduction=reduction)

@@ -1,43 +1,113 @@
 """A small grid with Ray Tune, on a real cluster."""
 
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from ray.cluster_utils import Cluster
+from typer.testing import CliRunner, Result
 
 from raybcgd import ConfigError, run
 from raybcgd.cli import app
-from raybcgd.config import load_config
+from raybcgd.config import Config, load_config
 from raybcgd.sweep import parse_grid
 from tests.conftest import small
 from tests.ray.conftest import start_cluster, stop_cluster
 
 
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two CPUs and a logical GPU. The workers inherit MARK_OF_DEATH."""
+    os.environ["MARK_OF_DEATH"] = str(tmp_path_factory.mktemp("mark") / "died")
+    started = start_cluster({"num_cpus": 2, "num_gpus": 1})
+    yield started
+    stop_cluster(started)
+    del os.environ["MARK_OF_DEATH"]
+
+
+def sweep(config: Config, folder: Path, *arguments: str) -> Result:
+    folder.mkdir(exist_ok=True)
+    (folder / "base.toml").write_text(config.to_toml())
+    return CliRunner().invoke(app, ["sweep", str(folder / "base.toml"), "--out", str(folder / "sweep"), *arguments])
+
+
+def points(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((folder / "sweep/sweep.json").read_text())["points"]
+    return found
+
+
 @pytest.mark.ray
-def test_a_grid_runs_every_point_and_writes_the_best_config(tmp_path: Path) -> None:
-    config = small(engine="ray", rounds=2, algorithm={"name": "fedbcgd", "lr": 0.05}, compare={"target": 0.2})
+def test_a_point_that_fails_for_another_reason_than_its_settings_fails_the_sweep_and_runs_again(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """The second point cannot serve its metrics on an address of another machine."""
+    config = small(engine="ray", rounds=2, hosts={"device": "cpu"})
+    done = sweep(config, tmp_path, "--grid", "metrics.host=127.0.0.1,192.0.2.1")
+    assert done.exit_code == 1
+    (line,) = [line for line in done.output.splitlines() if line.startswith("error: ")]
+    assert line.startswith("error: 1 of 2 points failed, so none is the best, such as host = 192.0.2.1: metrics.host")
+    assert line.endswith(f"repeat the command with --out {tmp_path}/sweep --resume auto to run only these")
+    assert not (tmp_path / "sweep/best.toml").exists()
+    finished = (tmp_path / "sweep/000/summary.json").stat().st_mtime_ns
+    before = points(tmp_path)[0]
+    done = sweep(config, tmp_path, "--grid", "metrics.host=127.0.0.1,127.0.0.2", "--resume", "auto")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "sweep/000/summary.json").stat().st_mtime_ns == finished, "a finished point is read"
+    assert (tmp_path / "sweep/best.toml").exists()
+    first, second = points(tmp_path)
+    assert (first, second["sha256"]) == (before, before["sha256"])
+
+
+@pytest.mark.ray
+def test_a_point_that_is_lost_with_its_process_starts_again(cluster: Cluster, tmp_path: Path) -> None:
+    loss = "tests.ray.misbehaving:loss_that_dies_once"
+    config = small(engine="ray", rounds=2, model={"loss": loss}, hosts={"device": "cpu"})
+    done = sweep(config, tmp_path, "--grid", "algorithm.lr=0.05,0.1")
+    assert done.exit_code == 0, done.output
+    assert Path(os.environ["MARK_OF_DEATH"]).exists()
+    assert [point["error"] for point in points(tmp_path)] == [None, None]
+
+
+@pytest.mark.ray
+def test_a_sweep_uses_logical_gpus_only_if_a_run_does(cluster: Cluster, tmp_path: Path) -> None:
+    config = small(engine="ray", rounds=2, hosts={"num_gpus": 0.5, "logical_gpus": True})
+    done = sweep(config, tmp_path / "logical", "--grid", "algorithm.lr=0.05,0.1")
+    assert done.exit_code == 0, done.output
+    config = small(engine="ray", rounds=2, hosts={"num_gpus": 0.5})
+    done = sweep(config, tmp_path / "real", "--grid", "algorithm.lr=0.05")
+    assert done.exit_code == 1
+    assert "a trial was granted a GPU, but torch" in done.output
+
+
+@pytest.mark.ray
+def test_a_grid_runs_every_point_and_writes_the_best_config(cluster: Cluster, tmp_path: Path) -> None:
+    config = small(
+        engine="ray",
+        rounds=2,
+        algorithm={"name": "fedbcgd", "lr": 0.05},
+        compare={"target": 0.2},
+        hosts={"device": "cpu"},
+    )
     (tmp_path / "base.toml").write_text(config.to_toml())
     grid = ["--grid", "algorithm.lr=0.05,1e30", "--grid", "algorithm.momentum=0.0,0.5"]
-    cluster = start_cluster({"num_cpus": 2})
-    try:
-        command = ["sweep", str(tmp_path / "base.toml"), *grid, "--out", str(tmp_path / "sweep")]
-        result = CliRunner().invoke(app, command)
-    finally:
-        stop_cluster(cluster)
+    command = ["sweep", str(tmp_path / "base.toml"), *grid, "--out", str(tmp_path / "sweep")]
+    result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     assert result.output.count("failed") == 2, "a step size of 1e30 diverges, and the sweep continues"
-    points = json.loads((tmp_path / "sweep" / "sweep.json").read_text())["points"]
-    assert [(p["algorithm.lr"], p["algorithm.momentum"]) for p in points] == [
+    found = points(tmp_path)
+    assert [(p["algorithm.lr"], p["algorithm.momentum"]) for p in found] == [
         (0.05, 0.0),
         (0.05, 0.5),
         (1e30, 0.0),
         (1e30, 0.5),
     ]
-    assert [p["error"] is None for p in points] == [True, True, False, False]
-    assert "diverged" in points[2]["error"]
+    assert [p["error"] is None for p in found] == [True, True, False, False]
+    assert "diverged" in found[2]["error"]
     best = load_config(tmp_path / "sweep" / "best.toml")
-    winner = max(points[:2], key=lambda p: p["last_tenth_accuracy"])
+    winner = max(found[:2], key=lambda p: p["last_tenth_accuracy"])
     assert (best.algorithm.lr, best.algorithm.momentum) == (winner["algorithm.lr"], winner["algorithm.momentum"])
     assert best.engine == "ray"
     assert best.compare == config.compare
