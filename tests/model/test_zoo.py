@@ -203,12 +203,13 @@ def test_an_unknown_loss_or_an_input_that_is_not_an_image_is_refused() -> None:
         _model("cnn", (784,))
 
 
-def test_the_default_model_does_not_import_torchvision() -> None:
+def test_the_default_model_and_data_import_no_slow_library() -> None:
     code = (
-        "import sys, raybcgd.model.zoo as zoo; zoo.build(zoo.ModelConfig(), (1, 8, 8), 10, 0); "
-        "print('torchvision' in sys.modules)"
+        "import sys, raybcgd.model.zoo as zoo, raybcgd.data.sources as sources; "
+        "zoo.build(zoo.ModelConfig(), (1, 8, 8), 10, 0); sources.load(sources.DataConfig()); "
+        "print({'torchvision', 'sklearn', 'pandas', 'scipy'} & sys.modules.keys())"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
