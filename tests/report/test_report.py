@@ -1,123 +1,23 @@
-"""`raybcgd report`: a self-contained page with every figure, checked in a browser."""
+"""`raybcgd report`: a self-contained page of runs."""
 
 import json
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from html.parser import HTMLParser
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
-from matplotlib.colors import to_hex
 from PIL import Image
-from typer.testing import CliRunner, Result
 
-from raybcgd.cli import app
 from raybcgd.compare.comparison import compare
 from raybcgd.config import Config
 from raybcgd.record.rounds import Dropped, RoundLog
-from raybcgd.report import figures
 from raybcgd.report.page import write_report
-from raybcgd.report.plots import upload_figure
 from raybcgd.report.runs import methods_of, read_runs
-from raybcgd.report.style import drawing, line_styles, log_ticks
 from raybcgd.report.tables import conditions, failure_table, summary_table
-from raybcgd.report.tensorboard import scalars
 from tests.conftest import small
-
-FIGURES = ["accuracy", "loss", "stages", "drift", "movement", "upload", "partition"]
-CHROMIUM = shutil.which("chromium")
-# Browsers contact their vendor; these flags cut off the network.
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--host-resolver-rules=MAP * ~NOTFOUND",
-    "--enable-logging=stderr",
-    "--dump-dom",
-]
-
-
-def report(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, ["report", *map(str, arguments)])
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A comparison of three methods."""
-    base = small(rounds=6, metrics={"enabled": False})
-    variants = {"target": 0.2, "variants": [{"algorithm": {"name": n}} for n in ("fedavg", "fedbcgd", "fedbcgd+")]}
-    config = Config.model_validate({**base.model_dump(), "compare": variants})
-    return compare(config, out=tmp_path_factory.mktemp("report") / "methods").folder
-
-
-@pytest.fixture(scope="module")
-def page(folder: Path) -> Path:
-    result = report(folder, "--png")
-    assert result.exit_code == 0, result.output
-    return folder / "report.html"
-
-
-class Seen(NamedTuple):
-    """A page in a browser."""
-
-    dom: str
-    console: list[str]
-    requests: list[str]
-
-
-def browse(page: Path, folder: Path) -> Seen:
-    assert CHROMIUM is not None
-    log = folder / "net.json"
-    done = subprocess.run(
-        [
-            CHROMIUM,
-            *FLAGS,
-            f"--user-data-dir={folder / 'profile'}",
-            f"--log-net-log={log}",
-            page.absolute().as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    net: dict[str, Any] = json.loads(log.read_text())
-    start = net["constants"]["logEventTypes"]["URL_REQUEST_START_JOB"]
-    jobs = [event["params"] for event in net["events"] if event["type"] == start and "url" in event.get("params", {})]
-    # The browser's own requests have no origin; those of a page have one.
-    asked = [job["url"] for job in jobs if job.get("initiator") != "not an origin"]
-    return Seen(done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line], asked)
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium (Debian's package) is not installed")
-def test_a_browser_shows_every_figure_without_errors_or_requests(page: Path, tmp_path: Path) -> None:
-    seen = browse(page, tmp_path)
-    assert seen.console == []
-    assert seen.requests == []
-    assert re.findall(r'<figure id="(\w+)"><svg', seen.dom) == FIGURES
-    for name in FIGURES:
-        drawn = seen.dom.split(f'<figure id="{name}">')[1].split("</figure>")[0]
-        assert drawn.count("<path") > 5, name
-    for method in ("FedAvg", "FedBCGD", "FedBCGD+"):
-        assert seen.dom.count(f">{method}</text>") >= 3  # legends and titles
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium (Debian's package) is not installed")
-def test_the_browser_test_sees_errors_and_requests(tmp_path: Path) -> None:
-    page = tmp_path / "bad.html"
-    page.write_text('<!DOCTYPE html><img src="http://127.0.0.1:9/x.png"><script>console.error("oops")</script>')
-    seen = browse(page, tmp_path)
-    assert len(seen.console) == 1
-    assert seen.requests == ["http://127.0.0.1:9/x.png"]
+from tests.report.conftest import FIGURES, report
 
 
 def test_the_page_refers_to_nothing_outside_itself(page: Path) -> None:
@@ -179,41 +79,6 @@ def test_failures_are_drawn_and_listed(folder: Path, tmp_path: Path) -> None:
     assert '<figure id="failures">' in text
     assert "<td>FedAvg</td><td>1</td><td>2</td><td>1</td>" in text
     assert "client 7: ValueError: &lt;no &amp; data&gt;" in text
-
-
-def test_heat_maps_share_one_scale(folder: Path) -> None:
-    """Runs of different lengths; zeros, which a logarithmic scale cannot show; unknown values."""
-    long, short = read_runs([folder / "fedavg", folder / "fedbcgd"])
-    short = replace(short, records=short.records[:3])
-    values = {long.label: [[0.5, 0.0, 3.0]] * 6, short.label: [[None, 7.0, 1.0]] * 3}
-    with drawing() as new:
-        figure = figures.by_block(new, [long, short], lambda run: values[run.label], "x")
-        assert figure is not None
-        images = [axes.images[0] for axes in figure.axes if axes.images]
-        assert [(image.norm.vmin, image.norm.vmax) for image in images] == [(0.5, 7.0)] * 2
-        assert [image.get_array().shape for image in images] == [(3, 6), (3, 3)]
-        assert figures.by_block(new, [long, short], lambda _: [[None, 0.0]] * 3, "x") is None
-
-
-def test_a_run_has_the_same_colour_in_the_plot_and_on_the_page(folder: Path) -> None:
-    runs = read_runs([folder])
-    with drawing() as new:
-        methods = methods_of(runs)
-        plot = upload_figure(new, {run.label: [run.records] for run in runs}, 0.2, "subject")
-        page = [figures.accuracy(new, methods, 0.2), figures.loss(new, methods)]
-        bars = figures.uploads(new, methods)
-    styles = [_line_styles(axes) for figure in (plot, *page) for axes in figure.axes]
-    assert list(styles[0]) == ["FedAvg", "FedBCGD", "FedBCGD+"]
-    assert len(set(styles[0].values())) == 3
-    assert styles == [styles[0]] * 7
-    filled = {bar.get_label(): to_hex(bar.patches[0].get_facecolor()) for bar in bars.axes[0].containers}
-    assert filled == {label: colour for label, (colour, _) in styles[0].items()}
-
-
-def _line_styles(axes: Any) -> dict[str, tuple[str, str]]:
-    """Return the colour and dash of each labelled line."""
-    lines = [line for line in axes.lines if not line.get_label().startswith("_")]
-    return {line.get_label(): (to_hex(line.get_color()), line.get_linestyle()) for line in lines}
 
 
 def test_the_page_and_the_plot_state_the_same_conditions(page: Path, folder: Path) -> None:
@@ -299,52 +164,6 @@ def test_one_evaluation_has_no_deviation_and_time_means_the_rounds(folder: Path)
     assert line["seconds"] == summary["seconds"]
 
 
-def test_axes_fit_the_data_and_count_whole_rounds(folder: Path) -> None:
-    methods = methods_of(read_runs([folder]))
-    values = [100 * value for method in methods for value in method.first.accuracies]
-    with drawing() as new:
-        figure = figures.accuracy(new, methods, 0.99)
-        figure.canvas.draw()
-    low, high = figure.axes[0].get_ylim()
-    assert high - low < 1.3 * (max(values) - min(values))
-    assert all(tick == int(tick) for tick in figure.axes[0].get_xticks())
-    for axes in figure.axes:
-        boxes = [text.get_window_extent() for text in axes.get_xticklabels() if text.get_text()]
-        assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "ticks"),
-    [
-        (1.0, 60.0, [1, 2, 5, 10, 20, 50]),
-        (0.01, 3.0, [0.01, 0.03, 0.1, 0.3, 1, 3]),
-        (1e3, 1e9, [1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9]),
-        (1e-6, 1e6, [1e-6, 1e-4, 1e-2, 1e0, 1e2, 1e4, 1e6]),
-    ],
-)
-def test_ticks_of_a_logarithmic_axis(low: float, high: float, ticks: list[float]) -> None:
-    assert log_ticks(low, high, most=7) == pytest.approx(ticks)
-
-
-def test_a_method_has_one_colour_in_every_report() -> None:
-    assert line_styles(["FedBCGD+", "Mine"])["FedBCGD+"] == line_styles(["FedAvg", "FedBCGD+"])["FedBCGD+"]
-    many = line_styles([*"abcdefghijkl", "FedAvg", "SCAFFOLD"]).values()
-    assert len({(style["color"], style["linestyle"]) for style in many}) == 14
-
-
-def test_figures_without_data_are_left_out(folder: Path, tmp_path: Path) -> None:
-    bare = shutil.copytree(folder / "fedbcgd", tmp_path / "bare")
-    (bare / "partition.json").unlink()
-    lines = [json.loads(line) for line in (bare / "rounds.jsonl").read_text().splitlines()]
-    for line in lines:
-        line["blocks"]["movement"] = []
-        del line["blocks"]["server_norms"]
-    (bare / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert report(bare).exit_code == 0
-    found = re.findall(r'<figure id="(\w+)">', (bare / "report.html").read_text())
-    assert found == ["accuracy", "loss", "stages", "drift", "upload"]
-
-
 def test_a_run_without_evaluated_rounds_has_a_report(folder: Path, tmp_path: Path) -> None:
     (run,) = read_runs([folder / "fedavg"])
     first = run.records[0]
@@ -383,34 +202,3 @@ def test_an_error_is_one_line(arguments: list[str], words: str, folder: Path) ->
     assert result.exit_code == 2
     assert words in result.output
     assert len(result.output.strip().splitlines()) == 1
-
-
-def test_without_tensorboard_the_error_says_what_to_install(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    result = report(folder, "--tensorboard", tmp_path)
-    assert result.exit_code == 2
-    assert "pip install raybcgd[tensorboard]" in result.output
-
-
-def test_tensorboard_gets_every_round(folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    assert report(folder, "--tensorboard", tmp_path, "--out", tmp_path / "page.html").exit_code == 0
-    events = EventAccumulator(str(tmp_path / "FedBCGD"))
-    events.Reload()
-    log = list(RoundLog(folder / "fedbcgd/rounds.jsonl"))
-    seen = [event.value for event in events.Scalars("quality/accuracy")]
-    assert seen == pytest.approx([record.quality.accuracy for record in log])
-
-
-def test_tensorboard_curves_are_fields_of_the_record(folder: Path) -> None:
-    record = next(iter(RoundLog(folder / "fedbcgd_plus/rounds.jsonl")))
-    curves = scalars(record)
-    assert curves["quality/accuracy"] == record.quality.accuracy
-    assert curves["traffic/upload_d_total"] == record.traffic.upload_d_total
-    assert curves["blocks/server_norms/v/shared"] == record.blocks.server_norms["v"][-1]
-    assert curves["timing/stage_seconds/train"] == record.timing.stage_seconds["train"]
-    assert curves["clients/participants"] == len(record.participants)

@@ -1,6 +1,7 @@
 """`raybcgd watch`: a page that follows runs in progress."""
 
 import asyncio
+import contextlib
 import os
 import re
 import shutil
@@ -15,15 +16,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import aiohttp
 import pytest
 
 from raybcgd.experiment import run
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.report.watch import LivePage, live_server
+from tests.browser import CHROMIUM, PAGE, opened
 from tests.conftest import small
-
-CHROMIUM = shutil.which("chromium")
 
 
 @contextmanager
@@ -97,34 +96,16 @@ def test_runs_without_a_round_are_left_out(tmp_path: Path) -> None:
     assert rounds_shown(LivePage([tmp_path]).html().decode()) == 1
 
 
-async def look(address: str, profile: Path, done: Callable[[str], bool]) -> str:
-    """Open a page once in a browser, and return what it shows as soon as `done` is true of it."""
-    assert CHROMIUM is not None
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--remote-debugging-port=0"]
-    browser = subprocess.Popen([CHROMIUM, *flags, address], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 60
-        while not (profile / "DevToolsActivePort").exists():
-            assert time.monotonic() < deadline
+async def look(address: str, profile: Path, done: Callable[[str], bool]) -> None:
+    """Open a page once in a browser, and wait until `done` is true of what it shows."""
+    async with opened(profile) as tab:
+        await tab.visit(address)
+        deadline, text = time.monotonic() + 60, ""
+        while not done(text):
+            assert time.monotonic() < deadline, text[:500]
             await asyncio.sleep(0.2)
-        port = (profile / "DevToolsActivePort").read_text().split()[0]
-        async with aiohttp.ClientSession() as session:
-            async with session.get(f"http://127.0.0.1:{port}/json") as answer:
-                (tab,) = [tab for tab in await answer.json() if tab["url"] == address]
-            async with session.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=0) as page:
-                call = {"method": "Runtime.evaluate", "params": {"expression": "document.documentElement.outerHTML"}}
-                for number in range(1000):
-                    await page.send_json({"id": number, **call})
-                    reply = await page.receive_json()
-                    text = str(reply.get("result", {}).get("result", {}).get("value", ""))
-                    if done(text):
-                        return text
-                    assert time.monotonic() < deadline, text[:500]
-                    await asyncio.sleep(0.2)
-    finally:
-        browser.terminate()
-        browser.wait(20)
-    raise AssertionError
+            with contextlib.suppress(AssertionError):  # while the page is loaded again
+                text = await tab.evaluate(PAGE) or ""
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium (Debian's package) is not installed")

@@ -14,7 +14,7 @@ from mkdocs.config import load_config
 
 from raybcgd.algorithms.settings import ALGORITHMS
 from raybcgd.cli.list_settings import own_settings
-from tests.website.browser import CHROMIUM, Tab, opened
+from tests.browser import CHROMIUM, Tab, opened
 from website import links, methods
 from website.lists import indented
 from website.measured import measured

@@ -14,10 +14,12 @@ import aiohttp
 CHROMIUM = shutil.which("chromium")
 _FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND"),
+    *("--disable-component-update", "--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"),
     *("--allow-file-access-from-files", "--remote-debugging-port=0"),
 )
 _SECONDS = 60
+PAGE = "document.documentElement.outerHTML"
+"""The expression for a page as it is shown."""
 
 
 class Tab:
@@ -69,7 +71,7 @@ class Tab:
 
 @asynccontextmanager
 async def opened(profile: Path) -> AsyncIterator[Tab]:
-    """Start the browser, without a network, and yield its tab."""
+    """Start the browser, without a network except this machine, and yield its tab."""
     assert CHROMIUM is not None
     command = [CHROMIUM, *_FLAGS, f"--user-data-dir={profile}", "about:blank"]
     browser = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

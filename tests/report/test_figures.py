@@ -1,0 +1,99 @@
+"""The figures of a report: axes, ticks, colours and what they leave out."""
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.colors import to_hex
+
+from raybcgd.report import figures
+from raybcgd.report.plots import upload_figure
+from raybcgd.report.runs import methods_of, read_runs
+from raybcgd.report.style import drawing, line_styles, log_ticks
+from tests.report.conftest import report
+
+
+def test_heat_maps_share_one_scale(folder: Path) -> None:
+    """Runs of different lengths; zeros, which a logarithmic scale cannot show; unknown values."""
+    long, short = read_runs([folder / "fedavg", folder / "fedbcgd"])
+    short = replace(short, records=short.records[:3])
+    values = {long.label: [[0.5, 0.0, 3.0]] * 6, short.label: [[None, 7.0, 1.0]] * 3}
+    with drawing() as new:
+        figure = figures.by_block(new, [long, short], lambda run: values[run.label], "x")
+        assert figure is not None
+        images = [axes.images[0] for axes in figure.axes if axes.images]
+        assert [(image.norm.vmin, image.norm.vmax) for image in images] == [(0.5, 7.0)] * 2
+        assert [image.get_array().shape for image in images] == [(3, 6), (3, 3)]
+        assert figures.by_block(new, [long, short], lambda _: [[None, 0.0]] * 3, "x") is None
+
+
+def test_a_run_has_the_same_colour_in_the_plot_and_on_the_page(folder: Path) -> None:
+    runs = read_runs([folder])
+    with drawing() as new:
+        methods = methods_of(runs)
+        plot = upload_figure(new, {run.label: [run.records] for run in runs}, 0.2, "subject")
+        page = [figures.accuracy(new, methods, 0.2), figures.loss(new, methods)]
+        bars = figures.uploads(new, methods)
+    styles = [_line_styles(axes) for figure in (plot, *page) for axes in figure.axes]
+    assert list(styles[0]) == ["FedAvg", "FedBCGD", "FedBCGD+"]
+    assert len(set(styles[0].values())) == 3
+    assert styles == [styles[0]] * 7
+    filled = {bar.get_label(): to_hex(bar.patches[0].get_facecolor()) for bar in bars.axes[0].containers}
+    assert filled == {label: colour for label, (colour, _) in styles[0].items()}
+
+
+def _line_styles(axes: Any) -> dict[str, tuple[str, str]]:
+    """Return the colour and dash of each labelled line."""
+    lines = [line for line in axes.lines if not line.get_label().startswith("_")]
+    return {line.get_label(): (to_hex(line.get_color()), line.get_linestyle()) for line in lines}
+
+
+def test_axes_fit_the_data_and_count_whole_rounds(folder: Path) -> None:
+    methods = methods_of(read_runs([folder]))
+    values = [100 * value for method in methods for value in method.first.accuracies]
+    with drawing() as new:
+        figure = figures.accuracy(new, methods, 0.99)
+        figure.canvas.draw()
+    low, high = figure.axes[0].get_ylim()
+    assert high - low < 1.3 * (max(values) - min(values))
+    assert all(tick == int(tick) for tick in figure.axes[0].get_xticks())
+    for axes in figure.axes:
+        boxes = [text.get_window_extent() for text in axes.get_xticklabels() if text.get_text()]
+        assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (1.0, 60.0, [1, 2, 5, 10, 20, 50]),
+        (0.01, 3.0, [0.01, 0.03, 0.1, 0.3, 1, 3]),
+        (1e3, 1e9, [1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9]),
+        (1e-6, 1e6, [1e-6, 1e-4, 1e-2, 1e0, 1e2, 1e4, 1e6]),
+    ],
+)
+def test_ticks_of_a_logarithmic_axis(low: float, high: float, ticks: list[float]) -> None:
+    assert log_ticks(low, high, most=7) == pytest.approx(ticks)
+
+
+def test_a_method_has_one_colour_in_every_report() -> None:
+    assert line_styles(["FedBCGD+", "Mine"])["FedBCGD+"] == line_styles(["FedAvg", "FedBCGD+"])["FedBCGD+"]
+    many = line_styles([*"abcdefghijkl", "FedAvg", "SCAFFOLD"]).values()
+    assert len({(style["color"], style["linestyle"]) for style in many}) == 14
+
+
+def test_figures_without_data_are_left_out(folder: Path, tmp_path: Path) -> None:
+    bare = shutil.copytree(folder / "fedbcgd", tmp_path / "bare")
+    (bare / "partition.json").unlink()
+    lines = [json.loads(line) for line in (bare / "rounds.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["blocks"]["movement"] = []
+        del line["blocks"]["server_norms"]
+    (bare / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert report(bare).exit_code == 0
+    found = re.findall(r'<figure id="(\w+)">', (bare / "report.html").read_text())
+    assert found == ["accuracy", "loss", "stages", "drift", "upload"]

@@ -1,0 +1,73 @@
+"""What the README and the commands without a config list."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from raybcgd.algorithms.settings import ALGORITHMS
+from raybcgd.cli import app
+from raybcgd.cli.list_settings import own_settings, tables
+
+
+def raybcgd(*arguments: str | Path) -> Result:
+    """Run a command in this process."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_plan_is_a_hidden_alias_of_blocks() -> None:
+    assert raybcgd("plan", "--model", "lenet5").stdout == raybcgd("blocks", "--model", "lenet5").stdout
+    assert "plan" not in raybcgd("--help").stdout.split()
+
+
+def test_methods_lists_every_method() -> None:
+    result = raybcgd("methods")
+    assert result.exit_code == 0, result.output
+    assert all(f" {name} " in result.stdout for name in ALGORITHMS)
+
+
+def test_version() -> None:
+    result = raybcgd("--version")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("raybcgd ")
+
+
+def test_the_python_code_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    code = readme.split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, Any] = {"__name__": "readme"}
+    exec(compile(code, "README.md", "exec"), scope)
+    assert len(scope["result"].records) == 5
+
+
+def test_the_readme_lists_every_method() -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    assert [name for name in ALGORITHMS if f"`{name}`" not in readme] == []
+
+
+def test_settings_lists_every_setting_with_its_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raybcgd.cli.list_settings.out", Console(file=(written := io.StringIO()), width=300))
+    assert raybcgd("settings").exit_code == 0
+    shown = written.getvalue()
+    for name, kind in tables():
+        table, _, choice = name.partition(" ")
+        assert not name or f"[{table}] {choice}" in shown
+        for key in own_settings(kind):
+            words = (kind.model_fields[key].description or "").split()
+            assert words, f"{name}.{key} has no docstring"
+            assert " ".join(words[:3]) in shown
+    written.truncate(0)
+    raybcgd("settings", "cohort")
+    one = written.getvalue()
+    assert "clients_per_round" in one
+    assert "epochs" not in one
+
+
+def test_settings_refuses_an_unknown_table() -> None:
+    result = raybcgd("settings", "cohorts")
+    assert result.exit_code == 2
+    assert "cohorts is not a table of a config; use one of data, data.partition" in result.stderr
