@@ -1,6 +1,7 @@
 """Small experiments that the tests share."""
 
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,10 @@ from raybcgd.config import Config, make_config
 # COLUMNS is set in the workers of pytest-xdist. The command line's console, created on import, would keep that width,
 # and a test could not ask for another one.
 os.environ.pop("COLUMNS", None)
+
+
+ONE_BY_ONE = {"stack": 0}
+"""For runs in new processes: without a stack, they do not import torch's compiler, which takes 0.7 s."""
 
 
 def small(**tables: Any) -> Config:
@@ -30,6 +35,13 @@ def small(**tables: Any) -> Config:
         merge = isinstance(value, dict) and key in base and not (key == "algorithm" and "name" in value)
         base[key] = {**base[key], **value} if merge else value
     return make_config(base)
+
+
+def free_port() -> int:
+    """Return a port that is not in use."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 
 from raybcgd.cli import app
 from raybcgd.record.rounds import RoundLog
-from tests.conftest import small
+from tests.conftest import ONE_BY_ONE, small
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "small.toml"
-    path.write_text(small().to_toml())
+    path.write_text(small(local=ONE_BY_ONE).to_toml())
     return path
 
 

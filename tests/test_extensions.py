@@ -19,7 +19,7 @@ from raybcgd.cli import app
 from raybcgd.config import load_config
 from raybcgd.data.settings import DataConfig
 from raybcgd.data.sources import digits, load
-from tests.conftest import small
+from tests.conftest import ONE_BY_ONE, small
 
 MODULE = '''
 from dataclasses import replace
@@ -95,7 +95,7 @@ CONFIG: dict[str, Any] = {
     "blocks": {"count": 1},
     "algorithm": {"name": "mine:Warm", "lr": 0.1},
     "cohort": {"clients_per_round": 4},
-    "local": {"epochs": 1},
+    "local": {"epochs": 1, **ONE_BY_ONE},
     "wire": {"codec": "mine:Half"},
     "hosts": {"count": 1},
     "checkpoint": {"every": 1},
@@ -184,7 +184,7 @@ def test_python_objects_give_the_same_run_and_the_command_line_can_resume_it(
 @ENGINES
 def test_objects_defined_in_a_notebook_need_no_module(folder: Path, engine: str) -> None:
     """Classes and functions in `__main__` cannot be imported on other machines, so Ray sends their code."""
-    tables = {key: value for key, value in CONFIG.items() if key not in ("data", "model", "algorithm", "wire")}
+    tables = {key: value for key, value in CONFIG.items() if key not in ("data", "model", "algorithm", "wire", "local")}
     code = MODULE.replace("import widths", "class widths:\n    HIDDEN = 7\n")
     script = SCRIPT.format(imports=f"{code}\nmine = sys.modules[__name__]", tables=tables)
     (folder / "script.py").write_text(script)

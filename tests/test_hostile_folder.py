@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from raybcgd.cli import app
 from raybcgd.experiment import run
-from tests.conftest import small
+from tests.conftest import ONE_BY_ONE, small
 
 TRAP = """
 import os, pathlib
@@ -31,7 +31,7 @@ SHADOWS = ("safetensors", "tomli_w", "matplotlib", "psutil", "json", "trap", "ht
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    config = small(rounds=2, metrics={"enabled": False})
+    config = small(rounds=2, local=ONE_BY_ONE, metrics={"enabled": False})
     return run(config, out=tmp_path_factory.mktemp("runs") / "run").folder
 
 
@@ -138,24 +138,38 @@ class Method(FedAvg):
 """
 
 
+def own_method(folder: Path, path: Path | None, *words: str) -> None:
+    """Run the installed command in a folder, with another one on Python's path."""
+    paths = [str(path or ""), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    command = [str(Path(sys.executable).with_name("raybcgd")), *words]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a method in `lib` and beside the config, and a run of it."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "lib").mkdir()
+    for file in (folder / "own.py", folder / "lib" / "own.py"):
+        file.write_text(METHOD)
+    tables = {"algorithm": {"name": "fedavg"}, "checkpoint": {"every": 1}, "metrics": {"enabled": False}}
+    config = small(rounds=1, local=ONE_BY_ONE, **tables)
+    (folder / "config.toml").write_text(config.to_toml().replace('name = "fedavg"', 'name = "own:Method"'))
+    own_method(folder, None, "train", "config.toml", "--out", "run")
+    return folder
+
+
 @pytest.mark.parametrize(
     ("words", "on_path"),
     [(["--trust"], False), (["--set", "algorithm.name=own:Method"], False), ([], True)],
     ids=["trust", "command line", "installed"],
 )
-def test_code_that_the_user_approved_is_imported(tmp_path: Path, words: list[str], on_path: bool) -> None:
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / "own.py").write_text(METHOD)
-    if not on_path:
-        shutil.copy(tmp_path / "lib" / "own.py", tmp_path)
-    config = small(rounds=1, algorithm={"name": "fedavg"}, checkpoint={"every": 1}, metrics={"enabled": False})
-    (tmp_path / "config.toml").write_text(config.to_toml().replace('name = "fedavg"', 'name = "own:Method"'))
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'lib'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    if not on_path:
-        environment = dict(os.environ)
-    command = str(Path(sys.executable).with_name("raybcgd"))
-    for arguments in (["train", "config.toml", "--out", "run"], ["resume", "run", "--set", "rounds=2", *words]):
-        done = subprocess.run(
-            [command, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
+def test_code_that_the_user_approved_is_imported(
+    trained: Path, tmp_path: Path, words: list[str], on_path: bool
+) -> None:
+    folder = Path(shutil.copytree(trained, tmp_path / "own"))
+    if on_path:
+        (folder / "own.py").unlink()
+    own_method(folder, folder / "lib" if on_path else None, "resume", "run", "--set", "rounds=2", *words)

@@ -26,7 +26,8 @@ def submit(config: Path, *arguments: str) -> Result:
     return CliRunner().invoke(app, ["submit", str(config), "--address", UNREACHABLE, *arguments])
 
 
-def test_an_unreachable_address_is_refused(config: Path) -> None:
+def test_an_unreachable_address_is_refused(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raybcgd.submit._CONNECT_SECONDS", 0.5)
     done = submit(config)
     assert done.exit_code == 2
     assert done.output.startswith(f"error: --address {UNREACHABLE}: no Ray cluster answers there"), done.output

@@ -20,6 +20,8 @@ RENEW_SECONDS = 5.0
 """Time between two renewals of a lock by its owner."""
 STALE_SECONDS = 20.0
 """A lock of another machine that is not renewed for so long is taken over."""
+_POLL_SECONDS = 1.0
+"""Time between two looks at the lock of another machine."""
 _SETTLE_SECONDS = 0.3
 """Time after a takeover in which another driver that found the same dead owner would overwrite the lock."""
 
@@ -84,7 +86,7 @@ class RunLock:
             return _started(owner.get("pid")) == owner.get("started")
         deadline = time.monotonic() + STALE_SECONDS
         while time.monotonic() < deadline:
-            time.sleep(1.0)
+            time.sleep(_POLL_SECONDS)
             current = self._read()
             if current is None:
                 return False

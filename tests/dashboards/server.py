@@ -1,7 +1,6 @@
 """A real Prometheus server for the tests, with the shipped config."""
 
 import json
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -11,15 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from dashboards.build import ROOT
+from tests.conftest import free_port
 
 VARIABLES = {"$run": ".*", "$algorithm": ".*", "$__rate_interval": "30s"}
-
-
-def free_port() -> int:
-    """Return a port that is not in use."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Prometheus:

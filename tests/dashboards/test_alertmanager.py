@@ -12,7 +12,8 @@ import pytest
 
 from dashboards.build import ROOT
 from raybcgd.record.discovery import Target, discovery_file, write_target
-from tests.dashboards.server import Prometheus, free_port, until
+from tests.conftest import free_port
+from tests.dashboards.server import Prometheus, until
 
 ALERTMANAGER = shutil.which("alertmanager") or shutil.which("prometheus-alertmanager")
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import psutil
 
-from tests.ray.conftest import SETTINGS, free_port
+from tests.conftest import free_port
+from tests.ray.conftest import SETTINGS
 
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).parents[2]

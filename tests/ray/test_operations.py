@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import small
-from tests.dashboards.server import Prometheus, free_port, until
+from tests.conftest import free_port, small
+from tests.dashboards.server import Prometheus, until
 from tests.ray.heads import BIN, Head, head
 
 pytestmark = [

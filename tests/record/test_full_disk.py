@@ -12,7 +12,9 @@ from raybcgd.errors import RunError
 from raybcgd.experiment import run
 from raybcgd.record.rounds import RoundLog
 from raybcgd.storage import append_line, write_atomic, writing
-from tests.conftest import small
+from tests.conftest import ONE_BY_ONE, small
+
+CONFIG = small(rounds=8, local=ONE_BY_ONE, metrics={"enabled": False})
 
 # A file size limit makes writes fail as a full disk does: at some byte, with a partial write before it.
 LIMITED = """
@@ -32,14 +34,14 @@ def limited(limit: int, *words: str) -> "subprocess.CompletedProcess[str]":
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run(small(rounds=8, metrics={"enabled": False}), out=tmp_path_factory.mktemp("whole") / "run").folder
+    return run(CONFIG, out=tmp_path_factory.mktemp("whole") / "run").folder
 
 
 @pytest.mark.parametrize("file", ["rounds.jsonl", "states", "checkpoints/round-000004/server.safetensors"])
 def test_a_full_disk_ends_in_one_line_and_can_be_resumed(file: str, whole: Path, tmp_path: Path, out: Path) -> None:
     largest = max(path.stat().st_size for path in whole.rglob("*.seg"))
     size = {"rounds.jsonl": (whole / "rounds.jsonl").stat().st_size - 300, "states": largest - 100}.get(file, 3000)
-    (tmp_path / "small.toml").write_text(small(rounds=8, metrics={"enabled": False}).to_toml())
+    (tmp_path / "small.toml").write_text(CONFIG.to_toml())
     done = limited(size, "train", str(tmp_path / "small.toml"), "--out", str(out))
     assert done.returncode == 1, done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
@@ -49,18 +51,18 @@ def test_a_full_disk_ends_in_one_line_and_can_be_resumed(file: str, whole: Path,
     log = (out / "rounds.jsonl").read_bytes()
     assert log == b"" or log.endswith(b"\n")
     list(RoundLog(out / "rounds.jsonl"))
-    resumed = run(small(rounds=8, metrics={"enabled": False}), out=out, resume=True)
+    resumed = run(CONFIG, out=out, resume=True)
     assert resumed.summary["sha256"] == json.loads((whole / "summary.json").read_text())["sha256"]
     assert [record.round for record in resumed.records] == list(range(8))
 
 
 def test_a_torn_last_line_is_ignored_and_repaired(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    first = run(small(rounds=4, metrics={"enabled": False}), out=out)
+    first = run(CONFIG.model_copy(update={"rounds": 4}), out=out)
     with (out / "rounds.jsonl").open("ab") as log:
         log.write(b'{"round": 4, "lr"')
     assert len(list(RoundLog(out / "rounds.jsonl"))) == len(first.records)
-    resumed = run(small(rounds=8, metrics={"enabled": False}), out=out, resume=True)
+    resumed = run(CONFIG, out=out, resume=True)
     assert resumed.summary["sha256"] == json.loads((whole / "summary.json").read_text())["sha256"]
     assert (out / "rounds.jsonl").read_bytes().count(b"\n") == 8
 

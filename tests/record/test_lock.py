@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,8 @@ def test_a_later_process_with_the_same_id_is_not_the_owner(tmp_path: Path) -> No
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "RENEW_SECONDS", 0.2)
-    monkeypatch.setattr(locks, "STALE_SECONDS", 3.0)
+    monkeypatch.setattr(locks, "RENEW_SECONDS", 0.1)
+    monkeypatch.setattr(locks, "_POLL_SECONDS", 0.1)
 
 
 @pytest.fixture(params=["folder", "bucket"])
@@ -98,17 +99,31 @@ def test_a_driver_on_another_machine_is_seen_by_its_renewals(address: str, monke
         held.check()
 
 
+class Suspended(threading.Event):
+    """The timer of a machine that sleeps until it is woken up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.awake = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.awake.wait()
+        return self.is_set()
+
+
 @pytest.mark.usefixtures("quick")
 def test_the_lock_of_a_dead_machine_is_taken_over_and_a_driver_that_wakes_up_stops(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = RunLock(address)
-    with monkeypatch.context() as suspended:
-        suspended.setattr(locks, "RENEW_SECONDS", 4.0)
-        first.acquire()
-        elsewhere(monkeypatch)
-        second = RunLock(address)
-        second.acquire()
+    monkeypatch.setattr(locks, "STALE_SECONDS", 0.4)
+    first, sleep = RunLock(address), Suspended()
+    first._stop = sleep
+    first.acquire()
+    elsewhere(monkeypatch)
+    second = RunLock(address)
+    second.acquire()
+    first.check()
+    sleep.awake.set()
     first._thread.join(20)
     with pytest.raises(RunError, match="another driver took over the run"):
         first.check()
@@ -119,7 +134,8 @@ def test_the_lock_of_a_dead_machine_is_taken_over_and_a_driver_that_wakes_up_sto
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"pid": "x"}'])
 @pytest.mark.usefixtures("quick")
-def test_a_damaged_lock_does_not_block_the_run(tmp_path: Path, content: str) -> None:
+def test_a_damaged_lock_does_not_block_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str) -> None:
+    monkeypatch.setattr(locks, "STALE_SECONDS", 0.4)
     (tmp_path / "driver.lock").write_text(content)
     with locked(str(tmp_path)):
         found: dict[str, Any] = json.loads((tmp_path / "driver.lock").read_text())

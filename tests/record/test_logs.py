@@ -15,7 +15,7 @@ import tomli_w
 from raybcgd.experiment import run
 from raybcgd.record.logs import JsonFormatter, log_as_json, log_round
 from raybcgd.record.rounds import Dropped, RoundLog
-from tests.conftest import small
+from tests.conftest import ONE_BY_ONE, small
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_errors_keep_their_traceback() -> None:
 
 def test_the_command_line_writes_json_lines_and_a_table(tmp_path: Path) -> None:
     config = tmp_path / "small.toml"
-    config.write_text(tomli_w.dumps(small(rounds=2).model_dump(mode="json", exclude_none=True)))
+    config.write_text(tomli_w.dumps(small(rounds=2, local=ONE_BY_ONE).model_dump(mode="json", exclude_none=True)))
     done = subprocess.run(
         [sys.executable, "-m", "raybcgd", "train", config, "--out", tmp_path / "run", "--log", "json"],
         capture_output=True,
