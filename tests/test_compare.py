@@ -105,6 +105,23 @@ def test_the_command_prints_a_table(out: Path, tmp_path: Path) -> None:
     assert "FedAvgM" not in result.stdout
 
 
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_long_name_takes_several_lines_and_no_room_from_the_numbers(width: int) -> None:
+    name = "FedBCGD, top-k with a hundredth of the values, and error feedback on every client"
+    summary = {"algorithm": "x", "rounds": 3, "final_accuracy": 0.96, "best_accuracy": 0.96, "seconds": 12.5}
+    summary |= {"last_tenth_accuracy": 0.96, "upload_d_total": 0.6, "upload_floats": 1, "upload_bytes": 4}
+    run = records(*[0.2] * 10, 0.96, 0.96)
+    for record in run:
+        record.traffic.__dict__.update(upload_floats=1, upload_bytes=4)
+    console = Console(file=io.StringIO(), width=width)
+    console.print(comparison_table([standing(name, "", run, summary, 0.9)], 0.9, width))
+    _, table = console.file.getvalue().split("rounds to 90 % ")  # type: ignore[attr-defined]
+    first = table.splitlines()[2]
+    assert first.startswith(" FedBCGD, top-k ")
+    assert first.split()[-3:] == ["96.0%", "2.0", "10"]
+    assert all(word in table.split() for word in name.split())
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_table_loses_nothing_on_a_narrow_terminal(width: int) -> None:
     runs = {seed: records(0.2, 0.1, 0.9, 0.96) for seed in (0, 1, 2)}

@@ -185,10 +185,10 @@ def uploads(new: NewFigure, methods: Sequence[Method]) -> Any:
 
 def partitions(new: NewFigure, runs: Sequence[Run]) -> Any | None:
     """Plot the labels per client, for each partition and data phase. None if no run recorded them."""
-    labels: dict[PartitionRecord, str] = {}
+    labels: dict[PartitionRecord, list[str]] = {}
     for run in runs:
         if run.partition is not None:
-            labels.setdefault(run.partition, run.label)
+            labels.setdefault(run.partition, []).append(run.label)
     phases = [(record, phase) for record in labels for phase in range(len(record.counts))]
     if not phases:
         return None
@@ -197,12 +197,17 @@ def partitions(new: NewFigure, runs: Sequence[Run]) -> Any | None:
     for k, (record, phase) in enumerate(shown):
         axes = figure.add_subplot(len(shown), 1, k + 1)
         title = f"{record.dataset}, data phase {phase}" if len(record.counts) > 1 else record.dataset
-        axes.set_title(f"{title} ({labels[record]})" if len(labels) > 1 else title)
+        axes.set_title(f"{title} ({_together(labels[record])})" if len(labels) > 1 else title)
         highest = np.max(record.counts)
         image = label_map(axes, np.array(record.counts[phase]), record.shown, record.clients, highest)
         figure.colorbar(image, ax=axes, label="samples", pad=0.01)
     _note_limit(figure, len(shown), len(phases), "partitions")
     return figure
+
+
+def _together(labels: Sequence[str]) -> str:
+    """Return a few names, or the first one and how many more there are."""
+    return ", ".join(labels) if len(labels) <= 3 else f"{labels[0]} and {len(labels) - 1} more"
 
 
 def failures(new: NewFigure, methods: Sequence[Method]) -> Any | None:

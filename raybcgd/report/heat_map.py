@@ -13,7 +13,7 @@ from raybcgd.report.style import drawing, heat_map
 def label_map(axes: Any, counts: Ints, shown: Sequence[int], clients: int, highest: int | None = None) -> Any:
     """Plot samples per label (y) and client (x). `counts` has one row per client in `shown`, out of `clients`."""
     image = heat_map(axes, counts.T, vmin=0, vmax=highest)
-    ticks = shown_clients(len(shown), limit=11).tolist()
+    ticks = range(0, len(shown), -(-len(shown) // 11))
     axes.set_xticks(ticks, [str(shown[tick]) for tick in ticks])
     axes.set_xlabel("client" if len(shown) == clients else f"client ({len(shown)} of {clients:,}, evenly spaced)")
     axes.yaxis.get_major_locator().set_params(integer=True)

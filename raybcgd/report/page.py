@@ -22,9 +22,9 @@ h2 { font-size: 1.1rem; margin: 2.2rem 0 .2rem; border-top: 1px solid #ddd; padd
 p { margin: .2rem 0 .7rem; color: #444; max-width: 60rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
-th, td { padding: .32rem .7rem; text-align: right; border-bottom: 1px solid #e4e4e4; white-space: nowrap; }
+th, td { padding: .32rem .6rem; text-align: right; border-bottom: 1px solid #e4e4e4; white-space: nowrap; }
 th { font-weight: 600; vertical-align: bottom; border-bottom: 2px solid #999; white-space: normal; }
-th:first-child, td:first-child { text-align: left; }
+th:first-child, td:first-child { text-align: left; white-space: normal; }
 td.best { font-weight: 700; }
 #errors td:last-child, #settings td { text-align: left; white-space: normal; }
 #settings th { text-align: left; }
@@ -37,7 +37,6 @@ footer { margin-top: 3rem; color: #666; font-size: .85rem; }
   body { padding: 1rem 1rem 3rem; }
   table { font-size: .74rem; }
   th, td { padding: .25rem .3rem; }
-  td:first-child { white-space: normal; }
 }
 @media print { body { max-width: none; } section { break-inside: avoid; } }
 """

@@ -39,7 +39,9 @@ def conditions(
 # Terminal and Markdown
 
 _DROPPED_FIRST = ("time", "best", "d/round", "d total")
-_NOT_KEPT = "* falls below the target again later"
+_SHORTEST_NAME = 10
+"""Columns for the names of methods, however narrow the terminal is."""
+_NOT_KEPT = "* reached, but below the target again at the end"
 
 
 def comparison_table(lines: Sequence[Standing], target: float, width: int = 120) -> Table:
@@ -54,8 +56,11 @@ def comparison_table(lines: Sequence[Standing], target: float, width: int = 120)
     for name in _DROPPED_FIRST:
         if sum(needs.values()) + 2 * len(needs) + 2 > width:
             needs = {kept: need for kept, need in needs.items() if not kept.startswith(name)}
-    for name, need in needs.items():
-        table.add_column(name, justify="left" if name == "method" else "right", min_width=need, no_wrap=True)
+    room = width - (sum(needs.values()) - needs["method"] + 2 * len(needs))
+    widest = min(needs["method"], max(room, _SHORTEST_NAME))  # a longer name continues on the next line
+    table.add_column("method", min_width=widest, max_width=widest)
+    for name in list(needs)[1:]:
+        table.add_column(name, justify="right", min_width=needs[name], no_wrap=True)
     cheapest = min((line.upload_d_to_target for line in lines if line.upload_d_to_target is not None), default=math.nan)
     for line, row in zip(lines, rows, strict=True):
         table.add_row(*(row[name] for name in needs), style="bold" if line.upload_d_to_target == cheapest else None)
@@ -180,7 +185,10 @@ def _summary(method: Method, reference: Method, target: float) -> dict[str, _Cel
         f"floats to {goal}": to_goal("floats", "{:,.0f}".format),
         f"bytes to {goal}": to_goal("bytes", lambda value: decimal(round(value))),
         f"d to {goal}": to_goal("upload_d", "{:.1f}".format),
-        f"upload reduction vs. {reference.label}": _Cell("-" if saving is None else f"{saving:.2f}×", saving),  # noqa: RUF001
+        f"upload reduction vs. {reference.label}": _Cell(
+            "-" if saving is None else f"{saving:.2f}×{kept}",  # noqa: RUF001
+            saving,
+        ),
         "time": _Cell(f"{np.mean([run.elapsed[-1] for run in runs]):,.1f} s"),
     }
 
@@ -205,7 +213,7 @@ def _last_tenths(runs: Sequence[Run]) -> str:
     if len(tails) > 1:
         means = [tail[0] for tail in tails]
         mean, deviation = float(np.mean(means)), float(np.std(means, ddof=1))
-    return f"{100 * mean:.1f} %" if deviation is None else f"{100 * mean:.1f} ± {100 * deviation:.1f} %"
+    return percent(mean) if deviation is None else f"{100 * mean:.1f} ± {100 * deviation:.1f} %"
 
 
 def settings_table(runs: Sequence[Run]) -> str:

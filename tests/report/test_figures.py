@@ -8,10 +8,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
 from raybcgd.report import figures
+from raybcgd.report.heat_map import label_map
 from raybcgd.report.plots import upload_figure
 from raybcgd.report.runs import methods_of, read_runs
 from raybcgd.report.style import drawing, line_styles, log_ticks
@@ -97,3 +99,34 @@ def test_figures_without_data_are_left_out(folder: Path, tmp_path: Path) -> None
     assert report(bare).exit_code == 0
     found = re.findall(r'<figure id="(\w+)">', (bare / "report.html").read_text())
     assert found == ["accuracy", "loss", "stages", "drift", "upload"]
+
+
+@pytest.mark.parametrize("clients", [1, 7, 11, 20, 100])
+def test_clients_are_numbered_at_equal_distances(clients: int) -> None:
+    with drawing() as new:
+        axes = new(4, 3).add_subplot()
+        label_map(axes, np.ones((clients, 3), dtype=np.int64), range(clients), clients)
+        ticks = axes.get_xticks().tolist()
+        assert [label.get_text() for label in axes.get_xticklabels()] == [str(tick) for tick in ticks]
+    assert len({after - before for before, after in pairwise(ticks)}) <= 1
+    assert len(ticks) == clients if clients <= 11 else 6 <= len(ticks) <= 11
+
+
+def test_a_partition_names_its_runs(folder: Path) -> None:
+    runs = read_runs([folder])
+    assert runs[0].partition is not None
+    other = runs[0].partition.model_copy(update={"dataset": "others"})
+    last = replace(runs[-1], partition=other)
+    with drawing() as new:
+        one = figures.partitions(new, runs)
+        two = figures.partitions(new, [*runs[:-1], last])
+        many = figures.partitions(new, [*runs, runs[0], last])
+    assert one is not None
+    assert two is not None
+    assert many is not None
+    titles = [[axes.get_title(loc="left") for axes in figure.axes[::2]] for figure in (one, two, many)]
+    assert titles == [
+        ["digits"],
+        ["digits (FedAvg, FedBCGD)", "others (FedBCGD+)"],
+        ["digits (FedAvg and 3 more)", "others (FedBCGD+)"],
+    ]
