@@ -55,6 +55,8 @@ class RunBar:
             texts["stage"] += " …" if waited < 1 else f" … {duration(waited)}"
         if self.rounds:
             texts["rounds"] = f"{self.done}/{self.rounds}"
+            if self.done >= self.rounds:
+                texts.pop("left", None)  # that of the runs to come, which have bars of their own
         if "accuracy" in texts and width < _WIDE:
             texts["accuracy"] = texts["accuracy"].removeprefix("accuracy ")
         room = width - len(label) - 3 - (_SHORTEST_BAR + 1 if self.rounds else 0)

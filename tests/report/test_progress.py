@@ -13,8 +13,8 @@ from rich.console import Console
 from raybcgd.compare import compare
 from raybcgd.experiment import run
 from raybcgd.record.rounds import Blocks, Hosts, Quality, RoundRecord, Timing, Traffic
-from raybcgd.report.bars import duration
-from raybcgd.report.progress import Display
+from raybcgd.report.bars import RunBar, duration
+from raybcgd.report.progress import Display, RoundLine
 from tests.conftest import small
 
 
@@ -81,6 +81,14 @@ def test_a_bar_shows_what_it_waits_for_and_how_long(monkeypatch: pytest.MonkeyPa
         now = monotonic()
         monkeypatch.setattr("raybcgd.report.bars.monotonic", lambda: now + 7)
     assert "starting Ray … 7 s" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_bar_of_a_finished_run_shows_no_time_left() -> None:
+    bar = RunBar("[1/2] FedX")
+    RoundLine("FedX", 9, 10, 50.0, 1.0, 0.2, 0.1, 3.0, "7 s").show(bar)
+    assert "7 s left" in bar.plain()
+    RoundLine("FedX", 10, 10, 50.0, 1.0, 0.2, 0.1, 3.0, "6 s").show(bar)  # of the second run
+    assert "left" not in bar.plain()
 
 
 def test_the_time_left_leaves_out_the_first_round_and_includes_the_runs_to_come() -> None:
