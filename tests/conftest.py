@@ -45,6 +45,12 @@ def free_port() -> int:
 
 
 @pytest.fixture
+def recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let stacks of clients replay recorded operations from the fifth step on, as long runs do later."""
+    monkeypatch.setattr("raybcgd.client.gradients._RECORD_AFTER", 5)
+
+
+@pytest.fixture
 def out(tmp_path: Path) -> Path:
     """The path of a run folder that does not exist yet."""
     return tmp_path / "run"

@@ -165,6 +165,7 @@ def test_centralised_sgd_trains_on_the_samples_of_all_clients(lab: Any) -> None:
     assert central.rounds[-1].participants[0].loss < central.rounds[0].participants[0].loss
 
 
+@pytest.mark.usefixtures("recording")
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_training_in_stacks_and_one_by_one_is_identical_for_every_method(lab: Any, name: str) -> None:
     changes = {"rounds": 3, **method(name, lr=0.05)}

@@ -89,6 +89,7 @@ def test_fedavg_learns_from_a_fraction_of_the_bytes(lab: Any, wire: dict[str, An
     assert lossy.uploads[0].bytes < 0.55 * plain.uploads[0].bytes
 
 
+@pytest.mark.usefixtures("recording")
 def test_the_same_seed_gives_the_same_bits_for_every_stack_size(lab: Any) -> None:
     runs = [
         lab.play({"rounds": 3, "wire": QSGD, "local": {"stack": stack}, "algorithm": {"name": "fedbcgd+"}}).x

@@ -121,6 +121,7 @@ def test_cached_and_recomputed_anchors_give_the_same_bits(lab: Any, stack: int) 
     assert torch.equal(kept.x, recomputed.x)
 
 
+@pytest.mark.usefixtures("recording")
 @pytest.mark.parametrize("name", ["fedavg", "fedbcgd", "fedbcgd+"])
 def test_training_in_stacks_and_one_by_one_is_identical(lab: Any, name: str) -> None:
     runs = [lab.play({"rounds": 4, "local": {"stack": stack}, **algorithm(name)}).x for stack in (0, 1, 3, 16)]

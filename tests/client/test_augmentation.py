@@ -21,6 +21,8 @@ from raybcgd.randomness import stream
 from tests.conftest import small
 from tests.data.test_transforms import torchvision_augment
 
+pytestmark = pytest.mark.usefixtures("recording")
+
 BOTH = ["crop", "flip"]
 
 

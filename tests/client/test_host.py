@@ -16,6 +16,8 @@ from raybcgd.server.loop import initial_state
 from raybcgd.server.round import RunState, plan_round
 from tests.conftest import small
 
+pytestmark = pytest.mark.usefixtures("recording")
+
 
 @pytest.fixture(autouse=True)
 def single_threaded() -> Iterator[None]:

@@ -12,6 +12,8 @@ from raybcgd.experiment import run
 from raybcgd.model.dense import mlp
 from tests.conftest import small
 
+pytestmark = pytest.mark.usefixtures("recording")
+
 SEEN: set[tuple[bool, torch.dtype]] = set()
 
 

@@ -44,6 +44,7 @@ def check(out: Path, dataset: Dataset | None = None, **tables: Any) -> None:
     assert found == expected
 
 
+@pytest.mark.usefixtures("recording")
 @pytest.mark.parametrize("local", [ONE_BY_ONE, STACKED], ids=["one by one", "stacked"])
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_methods(tmp_path: Path, name: str, local: dict[str, Any]) -> None:

@@ -112,6 +112,7 @@ def test_an_evaluation_uploads_the_model_and_the_test_data_once(
     assert uploads * MODEL <= added <= uploads * MODEL + TEST_IMAGES * IMAGE + SMALL, evaluated
 
 
+@pytest.mark.usefixtures("recording")
 @pytest.mark.parametrize("stack", [0, 4], ids=["one by one", "stacked"])
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "scaffold", "feddc", "fedpvr", "fedbcgd", "fedbcgd+"])
 def test_no_copy_inside_local_training(out: Path, monkeypatch: pytest.MonkeyPatch, name: str, stack: int) -> None:
