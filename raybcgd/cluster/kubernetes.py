@@ -86,9 +86,10 @@ def _redis(values: Values, kubernetes: KubernetesValues) -> list[Object]:
         "securityContext": restricted(),
         "volumeMounts": [{"name": "data", "mountPath": "/data"}],
     }
+    user = {"runAsUser": 999, "fsGroup": 999, "fsGroupChangePolicy": "OnRootMismatch"}  # the user of Redis' image
     pod = {
         "automountServiceAccountToken": False,
-        "securityContext": {"runAsNonRoot": True, "runAsUser": 999, "fsGroup": 999},  # the user of Redis' image
+        "securityContext": {"runAsNonRoot": True, **user},
         "containers": [container],
     }
     disk = {
@@ -146,4 +147,5 @@ def run_settings(values: Values) -> list[str]:
         *on_gpu,
         f"hosts.max_count={values.max_hosts}",
         f"hosts.state_memory_mb={values.hosts.state_memory_mb:g}",
+        *([f"hosts.memory_mb={values.hosts.memory_mb:g}"] if values.hosts.memory_mb is not None else []),
     ]

@@ -91,7 +91,7 @@ class Pods:
 
     def _groups(self, with_job: bool) -> list[Object]:
         """Return the worker groups: spot first, on demand if there is no spot node."""
-        workers, kubernetes = self._values.workers, self._kubernetes
+        values, workers, kubernetes = self._values, self._values.workers, self._kubernetes
         kind = "gpu" if workers.gpus else "cpu"
         plain = Nodes(kubernetes.node_selector, kubernetes.tolerate if workers.gpus else [])
         spot = Nodes({**plain.selector, **kubernetes.spot_selector}, [*plain.tolerate, *kubernetes.spot_tolerate])
@@ -104,7 +104,7 @@ class Pods:
                 "replicas": 0,
                 "minReplicas": 0,
                 "maxReplicas": workers.max_nodes,
-                "rayStartParams": {},
+                "rayStartParams": {"memory": str(values.ray_memory_bytes)},  # the default is all memory of the pod
                 "template": self._template(self._worker(), nodes, workers.scratch_gib, with_job),
             }
             for name, priority, nodes in groups

@@ -77,7 +77,8 @@ def _file(values: Values, provider: Object, head: Object, worker: Object, spot: 
     node = {
         "min_workers": 0,
         "max_workers": workers.max_nodes,
-        "resources": {"CPU": workers.cpus, **gpus},
+        # Without `memory`, the autoscaler would add no node for hosts that request memory.
+        "resources": {"CPU": workers.cpus, **gpus, "memory": values.ray_memory_bytes},
     }
     types: Object = {"head": {"resources": {"CPU": 0}, "node_config": head}}
     if workers.spot:
@@ -147,8 +148,11 @@ def _start_head() -> str:
 
 def _start_worker(values: Values) -> list[str]:
     mps = "CUDA_MPS_LOG_DIRECTORY=/tmp/nvidia-mps-log nvidia-cuda-mps-control -d || true"
-    start = "ray start --address=$RAY_HEAD_IP:6379 --metrics-export-port=8080"
-    return [mps, start] if values.mps else [start]
+    # Prometheus on the head finds the workers by their port 8081, and the collector of each at 9464. It serves the
+    # metrics of runs on that node, such as the points of a sweep.
+    start = "ray start --address=$RAY_HEAD_IP:6379 --metrics-export-port=8081"
+    collector = "setsid nohup python -m raybcgd.record.collector --host 0.0.0.0 > /tmp/raybcgd-collector.log 2>&1 &"
+    return [*([mps] if values.mps else []), start, collector]
 
 
 def aws_policy(values: Values, aws: AwsValues) -> Object:

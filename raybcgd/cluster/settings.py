@@ -4,11 +4,10 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from raybcgd.engine.settings import PROCESS_MB
 from raybcgd.errors import ConfigError
 from raybcgd.section import Section
 
-PROCESS_GIB = 1.5
-"""Memory of a host without its client states: Python, torch, the CUDA context and a batch."""
 STORE_SHARE = 0.3
 """Share of a node's memory that Ray gives to its object store by default."""
 SYSTEM_GIB = 1.0
@@ -59,8 +58,11 @@ class HostValues(Section):
 
     num_gpus: Annotated[float, Field(gt=0, le=1)] = 0.25
     """GPUs per host."""
-    state_memory_mb: Annotated[float, Field(ge=0)] = 2048.0
+    state_memory_mb: Annotated[float, Field(ge=0)] = 1024.0
     """Memory per host for cached client states."""
+    memory_mb: Annotated[float, Field(gt=0)] | None = None
+    """Memory that a host requests from Ray. Default: an estimate in each run. `raybcgd cluster render` then counts 1.5
+    GiB and `state_memory_mb`; set it for models of more than 100 MB."""
 
 
 class StorageValues(Section):
@@ -202,6 +204,16 @@ class Values(Section):
         return self.workers.gpus * int(1 / self.hosts.num_gpus + 1e-9)
 
     @property
+    def host_gib(self) -> float:
+        """The memory of a host. On CPUs, what a GPU's context would need is for samples."""
+        return (self.hosts.memory_mb or PROCESS_MB["gpu"] + self.hosts.state_memory_mb) / 1024
+
+    @property
+    def ray_memory_bytes(self) -> int:
+        """The memory that Ray may give to hosts on a worker node: without its own processes and its object store."""
+        return int(((1 - STORE_SHARE) * self.workers.memory_gib - SYSTEM_GIB) * 2**30)
+
+    @property
     def mps(self) -> bool:
         """Whether worker nodes start NVIDIA's Multi-Process Service."""
         shared = self.workers.gpus > 0 and self.hosts.num_gpus < 1
@@ -235,13 +247,13 @@ class Values(Section):
     @model_validator(mode="after")
     def _memory_fits(self) -> "Values":
         """Refuse nodes that would run out of memory when their hosts' caches are full."""
-        per_host = PROCESS_GIB + self.hosts.state_memory_mb / 1024
+        per_host = self.host_gib
         needed = (self.hosts_per_node * per_host + SYSTEM_GIB) / (1 - STORE_SHARE)
         if needed > self.workers.memory_gib:
             raise ConfigError(
                 f"workers.memory_gib = {self.workers.memory_gib:g} is less than the {needed:.1f} GiB of "
                 f"{self.hosts_per_node} hosts ({per_host:g} GiB each) and Ray's object store; raise it, or lower "
-                "hosts.state_memory_mb"
+                + ("hosts.state_memory_mb" if self.hosts.memory_mb is None else "hosts.memory_mb")
                 + (", or raise hosts.num_gpus" if self.workers.gpus else ", or lower workers.cpus")
             )
         return self

@@ -6,6 +6,9 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from raybcgd.section import Section
 
+PROCESS_MB = {"cpu": 512, "gpu": 1536}
+"""Memory of a host without client states, samples and models: Python, torch, Ray, a batch, the context of a GPU."""
+
 
 class HostsConfig(Section):
     """`[hosts]`: the processes that train clients."""
@@ -17,6 +20,10 @@ class HostsConfig(Section):
     would fill one GPU of a node before the next. false: request `num_gpus`, so that other runs can use the rest."""
     num_cpus: Annotated[float, Field(ge=0)] | None = None
     """CPUs per host. Default: 0 with a GPU, 1 without."""
+    memory_mb: Annotated[float, Field(ge=0)] | None = None
+    """Memory that a host requests from Ray, so that hosts do not exhaust a node. Ray counts it without enforcing it.
+    Default: an estimate from the model, the train data and the client states; none with `clients_per_host`, or if
+    `count` such hosts would not fit. 0: none."""
     device: Literal["auto", "gpu", "cpu"] = "auto"
     """auto: use GPUs if the cluster has any when the run starts. gpu: wait for GPUs. cpu: ignore GPUs."""
     determinism: Literal["strict", "fast"] = "strict"
@@ -28,13 +35,14 @@ class HostsConfig(Section):
     logical_gpus: bool = False
     """Accept GPUs that exist only in Ray's books: a host that finds no accelerator runs on the CPU. For tests."""
     count: Annotated[int, Field(ge=1)] | None = None
-    """Number of hosts. Default: as many as fit on the cluster, at most one per sampled client."""
+    """Number of hosts. Default: as many as fit on the cluster, at most one per sampled client, and fewer for a short
+    run, because it takes some seconds to start a host."""
     max_count: Annotated[int, Field(ge=1)] | None = None
     """Maximum number of hosts on a cluster with an autoscaler, which adds nodes for the hosts that a round can use. The
     run starts when the first host is up."""
     clients_per_host: Annotated[int, Field(ge=1)] | None = None
     """Tie this many clients to each host; 1 means one actor per client. Default: clients can move between hosts."""
-    state_memory_mb: Annotated[float, Field(ge=0)] = 2048.0
+    state_memory_mb: Annotated[float, Field(ge=0)] = 1024.0
     """Memory per host for cached client states. All other states are read from disk."""
     device_state_memory_mb: Annotated[float, Field(ge=0)] = 512.0
     """Memory per host on the accelerator for client states, in addition to `state_memory_mb`. States that stay there

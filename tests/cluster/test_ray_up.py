@@ -30,13 +30,13 @@ def test_ray_accepts_the_cluster_files(name: str) -> None:
 
 
 def choice(types: dict[str, NodeTypeConfig], **availability: float) -> dict[str, int]:
-    """Return the nodes that Ray's autoscaler launches for eight hosts with a quarter GPU each."""
+    """Return the nodes that Ray's autoscaler launches for eight hosts with a quarter GPU and 2.5 GiB each."""
     request = SchedulingRequest(
         disable_launch_config_check=True,
         node_type_configs=types,
         max_num_nodes=8,
         resource_requests=ResourceRequestUtil.group_by_count(
-            [ResourceRequestUtil.make({"GPU": 0.25}) for _ in range(8)]
+            [ResourceRequestUtil.make({"GPU": 0.25, "memory": 2.5 * 2**30}) for _ in range(8)]
         ),
         recoverable_resource_availabilities=availability,
         cloud_resource_availabilities=availability,
@@ -118,6 +118,9 @@ def test_prometheus_on_the_machine_sees_the_runs_in_the_container(name: str) -> 
     for folder in ("/tmp/ray", "/tmp/raybcgd-discovery"):
         assert f"--volume {folder}:{folder}" in options
     assert any(option.endswith(":/home/ray/raybcgd-runs") for option in options)  # Ray starts containers with --rm
+    start, collector = ray_up(name)["worker_start_ray_commands"][-2:]
+    assert "--metrics-export-port=8081" in start  # by which prometheus.yml finds the workers
+    assert "python -m raybcgd.record.collector --host 0.0.0.0" in collector
     command = docker_start_cmds(
         "ubuntu", "image", ray_up(name)["file_mounts"], "raybcgd", options, "raybcgd", "/home/ray", "docker"
     )

@@ -16,6 +16,8 @@ from typer.testing import CliRunner, Result
 
 from raybcgd.cli import app
 from raybcgd.cluster.render import read_values, render
+from raybcgd.cluster.settings import JobValues
+from raybcgd.engine.settings import PROCESS_MB, HostsConfig
 from tests.cluster.shipped import (
     CLUSTER,
     PROFILES,
@@ -86,6 +88,8 @@ def test_pods_satisfy_the_restricted_standard_and_have_limits(profile: str) -> N
     for template in found:
         pod = template["spec"]
         assert restricted_violations(pod, autoscaler) == []
+        if "fsGroup" in pod["securityContext"]:  # by default, every start would change the owner of every file
+            assert pod["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
         assert pod["automountServiceAccountToken"] == (pod["containers"][0]["name"] == "ray-head")
         for container in [*pod["containers"], autoscaler]:
             assert {"cpu", "memory"} <= container["resources"]["limits"].keys()
@@ -140,6 +144,7 @@ def test_a_job_has_the_cluster_of_its_profile_and_a_checked_config() -> None:
     assert config == tomllib.loads((CLUSTER.parent / "jobs/configs/quickstart.toml").read_text())
     assert job["shutdownAfterJobFinishes"]
     assert "--resume auto" in job["entrypoint"]
+    assert job["backoffLimit"] == JobValues.model_fields["retries"].default
     cluster = copy.deepcopy(job["rayClusterSpec"])
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
         pod = group["template"]["spec"]
@@ -221,7 +226,8 @@ def changed(tmp_path: Path, shipped: str, changes: dict[str, object]) -> Path:
         ("kubernetes/aws-spot", {"workers__max_node": 3}, "workers.max_node is not a setting; did you mean max_nodes?"),
         ("kubernetes/aws-spot", {"max_nodes": 3}, "max_nodes is not a setting; did you mean workers.max_nodes?"),
         ("kubernetes/aws-spot", {"hosts__num_gpus": 1.5}, "hosts.num_gpus = 1.5: must be less than or equal to 1"),
-        ("kubernetes/aws-spot", {"workers__memory_gib": 16}, "memory_gib = 16 is less than the 21.4 GiB of 4 hosts"),
+        ("kubernetes/aws-spot", {"workers__memory_gib": 15}, "memory_gib = 15 is less than the 15.7 GiB of 4 hosts"),
+        ("kubernetes/aws-spot", {"hosts__memory_mb": 8192}, "raise it, or lower hosts.memory_mb, or raise hosts"),
         ("kubernetes/no-gpu", {"workers__cpus": 16}, "or lower workers.cpus"),
         ("kubernetes/aws-spot", {"kubernetes__image": None}, "kubernetes.image is not set and has no default; set it"),
         ("kubernetes/aws-spot", {"kubernetes__spot_selector": {}}, "spot = true needs kubernetes.spot_selector"),
@@ -241,6 +247,18 @@ def test_wrong_values_are_refused_with_one_line(
     assert message in done.output
     assert done.output.count("\n") == 1
     assert not (tmp_path / "values").exists()
+
+
+def test_four_hosts_fit_on_a_worker_with_16_gib(tmp_path: Path) -> None:
+    changes: dict[str, object] = {"workers__memory_gib": 16, "hosts__num_gpus": 0.25, "workers__gpus": 1}
+    path = changed(tmp_path, "kubernetes/aws-spot", changes)
+    assert run(path).exit_code == 0
+    values, settings = read_values(path), HostsConfig()
+    assert values.hosts_per_node == 4
+    assert values.hosts.state_memory_mb == settings.state_memory_mb, "the default of a run"
+    assert 4 * (PROCESS_MB["gpu"] + settings.state_memory_mb) * 2**20 <= values.ray_memory_bytes
+    group = yaml.safe_load((tmp_path / "values/raycluster.yaml").read_text())["spec"]["workerGroupSpecs"][0]
+    assert int(group["rayStartParams"]["memory"]) == values.ray_memory_bytes
 
 
 def test_a_wrong_config_of_a_job_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from raybcgd.config import Config
 from raybcgd.engine.local import LocalSession
 from raybcgd.experiment import run
 from raybcgd.problem import prepare
+from raybcgd.record.collector import server as collector_server
 from raybcgd.record.discovery import discovery_file
 from raybcgd.record.endpoint import Endpoint
 from raybcgd.record.metrics import METRICS, Exported, Exporter, RunInfo
@@ -24,7 +26,7 @@ from raybcgd.record.rounds import RoundRecord
 from raybcgd.record.settings import MetricsConfig
 from raybcgd.storage import RunFolder
 from tests.conftest import small
-from tests.dashboards.server import Prometheus, until
+from tests.dashboards.server import Prometheus, free_port, until
 
 pytestmark = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="prometheus (Debian's package) is not installed"
@@ -224,3 +226,28 @@ def test_a_resumed_run_is_one_series_and_runs_of_the_same_name_are_two(prometheu
     with endpoint("/one/a/b", 4), endpoint("/two/a/b", 7):
         until(lambda: rounds() == {"/one/a/b": 4, "/two/a/b": 7})
         assert len(prometheus.query('raybcgd_round{run="a/b"}')) == 2
+
+
+def test_runs_on_workers_of_ray_up_are_found_through_their_collectors(tmp_path: Path) -> None:
+    """Ray's file lists the nodes by their metrics port: 8081 on workers. The other nodes have no collector."""
+    discovery, port = tmp_path / "on-the-worker", free_port()
+    registry = CollectorRegistry()
+    Gauge("raybcgd_round", "A metric.", ("run",), registry=registry).labels("sweep/000").set(3)
+    (tmp_path / "ray").mkdir()
+    targets = ["127.0.0.1:8080", "127.0.0.1:8081", "127.0.0.1:44217"]
+    file = tmp_path / "ray/prom_metrics_service_discovery.json"
+    file.write_text(json.dumps([{"targets": targets, "labels": {"job": "ray"}}]))
+    server = Prometheus(tmp_path, {":9464": f":{port}"})
+    collector = collector_server("127.0.0.1", port, discovery)
+    threading.Thread(target=collector.serve_forever, daemon=True).start()
+    run_file = discovery_file(str(discovery), "sweep/000", "/shared/sweep/000")
+    try:
+        with Endpoint(registry, "127.0.0.1", 0, run_file, "sweep/000", "/shared/sweep/000"):
+            until(lambda: server.query('raybcgd_round{job="raybcgd-workers"}'))
+            (found,) = server.query("raybcgd_round")
+            assert found["metric"]["instance"] == "/shared/sweep/000"
+            assert found["value"][1] == "3"
+            assert len(server.query('up{job="raybcgd-workers"}')) == 1
+    finally:
+        collector.shutdown()
+        server.close()
