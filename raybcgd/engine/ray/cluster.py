@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray._raylet import GcsClient  # type: ignore[attr-defined]
+from ray.exceptions import AuthenticationError, RayError
 from ray.job_config import JobConfig
 
 from raybcgd.engine.ray.watchdog import watching
@@ -33,6 +35,7 @@ def cluster(address: str | None, announce: Announcer = ignore) -> Iterator[None]
     announce("starting Ray" if address == "local" else "joining the Ray cluster")
     if address not in ("auto", "local"):
         _check_reachable(address)
+        _check_token(address)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray prints a warning if this is not set
     os.environ.setdefault("RAY_preload_python_modules", "torch")  # so that hosts start faster
     if address == "local":  # a GCS that died on this machine does not come back
@@ -88,6 +91,33 @@ def _check_reachable(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=5.0).close()
     except (OSError, ValueError) as error:
         raise _no_cluster_error(address, error) from None
+
+
+def _check_token(address: str) -> None:
+    """Raise an error if a cluster refuses our token. Ray itself would retry for half a minute."""
+    if "://" in address:
+        return
+    with _without_stderr(), contextlib.suppress(RayError, ConnectionError):
+        try:
+            GcsClient(address=address)
+        except AuthenticationError:
+            raise ConfigError(
+                f"hosts.address = {address!r}: the cluster refuses the token; set RAY_AUTH_MODE=token, and "
+                "RAY_AUTH_TOKEN to the token of the cluster"
+            ) from None
+
+
+@contextlib.contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Discard what Ray's C++ code writes to standard error."""
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nothing, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
 
 
 def _no_cluster_error(address: str, error: Exception) -> ConfigError:
