@@ -20,7 +20,7 @@ from raybcgd.engine.session import Announcer
 from raybcgd.errors import ConfigError, RunError
 from raybcgd.problem import Data, Problem, prepare
 from raybcgd.record.lock import locked
-from raybcgd.record.logs import log_round
+from raybcgd.record.logs import log_round, log_step
 from raybcgd.record.partition import partition_record
 from raybcgd.record.rounds import RoundLog, RoundRecord
 from raybcgd.record.summary import summarise, versions
@@ -72,7 +72,11 @@ def run(
                 if observe is not None:
                     observe(record)
 
-            return _run(problem, data, folder, resume, started, observed, watcher.announce)
+            def announced(step: str, detail: str = "") -> None:
+                log_step(folder.run_name, step, detail)
+                watcher.announce(step, detail)
+
+            return _run(problem, data, folder, resume, started, observed, announced)
 
 
 def _run(

@@ -20,6 +20,7 @@ from raybcgd.config import Config, make_config
 from raybcgd.config.files import assign, tables_of
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.sources import load
+from raybcgd.engine.demand import demand
 from raybcgd.engine.ray.cluster import cluster, node_resources
 from raybcgd.engine.ray.placement import host_count, host_needs
 from raybcgd.errors import ConfigError, DivergedError, RunError, last_line
@@ -145,7 +146,7 @@ def _run_all(
     observe: Callable[[Point], None],
 ) -> list[Point]:
     nodes, hosts = node_resources(), configs[0].hosts
-    needs = host_needs(hosts, nodes)
+    needs = host_needs(hosts, nodes, demand(*prepare(configs[0], dataset=dataset)))
     # This raises if the cluster has no room for a single host.
     host_count(hosts.model_copy(update={"count": None, "clients_per_host": None}), needs, nodes, 1, 1)
     done = _finished_points(configs, points, dataset, folder)
@@ -156,7 +157,7 @@ def _run_all(
         trial = ray.tune.with_parameters(
             _trial, configs=configs, dataset=dataset, folder=folder, gpu=needs.num_gpus > 0
         )
-        resources = {"cpu": needs.num_cpus, "gpu": needs.num_gpus}
+        resources = {"cpu": needs.num_cpus, "gpu": needs.num_gpus, "memory": needs.memory_bytes}
         results = _tuner(trial, resources, waiting, folder, _Observer(points, observe)).fit()
         for result in (results[k] for k in range(len(results))):
             number = (result.config or {})["number"]

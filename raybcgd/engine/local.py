@@ -10,11 +10,11 @@ from torch import Tensor
 
 from raybcgd.client.device import CPU, accelerator, deterministic
 from raybcgd.client.host import ClientHost, one_thread
-from raybcgd.engine.session import FIRST_ROUND, Announcer, Session, ignore
+from raybcgd.engine.session import FIRST_ROUND, Announcer, Session, ignore, resuming
 from raybcgd.errors import RunError, named_line
 from raybcgd.messages import HostLoad, HostLost, Piece, Score
 from raybcgd.problem import Data, Problem
-from raybcgd.record.rounds import Hosts, RoundRecord
+from raybcgd.record.rounds import Hosts, LiveHosts, RoundRecord
 from raybcgd.server.loop import TrainingLoop
 from raybcgd.server.pool import Inbox, PoolReport, RoundWork
 from raybcgd.storage import RunFolder
@@ -38,6 +38,8 @@ class LocalSession:
         self._pool = LocalPool(problem, data, self._loop.state_address)
 
     def records(self, announce: Announcer = ignore) -> Iterator[RoundRecord]:
+        if self._loop.rounds_done:
+            announce(resuming(self._loop.rounds_done))
         announce(FIRST_ROUND)
         return self._loop.run(self._pool)
 
@@ -92,6 +94,9 @@ class LocalPool:
 
     def report(self) -> PoolReport:
         return PoolReport(Hosts(up=1, queued_tasks=self._queued, **self._load._asdict()))
+
+    def live(self) -> LiveHosts:
+        return LiveHosts(up=1, pending=0, restarted=0)
 
     def close(self) -> None:
         """Restore torch's settings."""

@@ -1,6 +1,6 @@
 """The interface between a run and its engine."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -10,16 +10,25 @@ from raybcgd.problem import Data, Problem
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.storage import RunFolder
 
-Announcer = Callable[[str], None]
-"""Called with the name of each step that takes seconds, such as "starting Ray"."""
+
+class Announcer(Protocol):
+    """Called with the name of each step that takes seconds, such as "starting Ray", and again for its details."""
+
+    def __call__(self, step: str, detail: str = "") -> None:
+        """Announce a step, or how far the current one is."""
 
 
-def ignore(step: str) -> None:
+def ignore(step: str, detail: str = "") -> None:
     """Announce nothing."""
 
 
 FIRST_ROUND = "training the first round"
 """The last step before the first record."""
+
+
+def resuming(rounds: int) -> str:
+    """Return the step of a run that continues after some rounds."""
+    return f"resuming from round {rounds}"
 
 
 class Session(Protocol):

@@ -1,7 +1,7 @@
-"""Log rounds as structured records of the logger `raybcgd.rounds`.
+"""Log rounds as structured records of the logger `raybcgd.rounds`, and what a run waits for with `raybcgd.steps`.
 
-Every record has `run` and `round`; records about a client also have `client`. Programs can attach their own handlers.
-On the command line, `--log json` writes the records as JSON.
+Every record has `run`; records about a round have `round`, and those about a client also have `client`. Programs can
+attach their own handlers. On the command line, `--log json` writes the records as JSON.
 """
 
 import json
@@ -13,9 +13,15 @@ from typing import IO, Any
 from raybcgd.record.rounds import RoundRecord
 
 log = logging.getLogger("raybcgd.rounds")
+steps = logging.getLogger("raybcgd.steps")
 
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 """Attributes of every log record; all others come from `extra`."""
+
+
+def log_step(run: str, step: str, detail: str = "") -> None:
+    """Log what a run does or waits for while no round ends."""
+    steps.info(f"{step}: {detail}" if detail else step, extra={"run": run})
 
 
 def log_round(record: RoundRecord, run: str) -> None:

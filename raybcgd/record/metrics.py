@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from raybcgd.record.discovery import discovery_file, remove_discovery_file
 from raybcgd.record.endpoint import Endpoint
-from raybcgd.record.rounds import SECONDS_BUCKETS, Metric, RoundRecord
+from raybcgd.record.rounds import SECONDS_BUCKETS, LiveHosts, Metric, RoundRecord
 from raybcgd.record.settings import MetricsConfig
 from raybcgd.record.summary import reaches
 from raybcgd.section import Section
@@ -91,6 +91,8 @@ OWN = (
 )
 """Metrics that no annotation declares."""
 METRICS = (*FROM_RECORD, *OWN)
+_LIVE = tuple(f"hosts_{name}" for name in ("up", "pending", "restarted_total"))
+"""Metrics that a scrape reads from the pool, because a round that waits for hosts has no record yet."""
 _UPDATE: dict[str, Any] = {"gauge": Gauge.set, "counter": Counter.inc, "histogram": Histogram.observe}
 
 
@@ -113,10 +115,12 @@ class _LazyRegistry(CollectorRegistry):
 class Exporter:
     """Converts records to metrics.
 
-    A round only queues its record. A scrape converts the queued records in its own thread.
+    A round only queues its record. A scrape converts the queued records in its own thread, and reads the number of
+    hosts from `live`.
     """
 
-    def __init__(self, info: RunInfo, config: MetricsConfig) -> None:
+    def __init__(self, info: RunInfo, config: MetricsConfig, live: Callable[[], LiveHosts] | None = None) -> None:
+        self._live, self._restarted = live, 0
         self.registry = _LazyRegistry(self._catch_up)
         self._waiting: deque[tuple[RoundRecord, float | None]] = deque()
         self._one_reader = Lock()
@@ -146,9 +150,11 @@ class Exporter:
 
     def replay(self, records: Iterable[RoundRecord]) -> None:
         """Export the rounds before a resume."""
+        live, self._live = self._live, None
         for record in records:
             self.observe(record)
         self._catch_up()
+        self._live = live
 
     def observe(self, record: RoundRecord, checkpoint_at: float | None = None) -> None:
         """Queue a finished round, with the Unix time of the last checkpoint."""
@@ -160,12 +166,15 @@ class Exporter:
         """Export the queued rounds: the last value of each gauge, all values of counters and histograms."""
         began = time.perf_counter()
         with self._one_reader:
+            if self._live is not None:
+                self._export_live(self._live())
             queued = [self._waiting.popleft() for _ in range(len(self._waiting))]
             if not queued:
                 return
             records = [record for record, _ in queued]
             for metric in METRICS:
-                self._export(metric, [values for record in records if (values := metric.read(record)) is not None])
+                if self._live is None or metric.name not in _LIVE:
+                    self._export(metric, [values for record in records if (values := metric.read(record)) is not None])
             for _, checkpoint_at in queued:
                 if checkpoint_at is not None:
                     self._child("checkpoint_timestamp_seconds").set(checkpoint_at)
@@ -175,6 +184,13 @@ class Exporter:
                 self._child("target_rounds").set(reached.round + 1)
                 self._child("target_upload_d").set(reached.traffic.upload_d_total)
             self._child("exporter_seconds_total").inc(time.perf_counter() - began)
+
+    def _export_live(self, hosts: LiveHosts) -> None:
+        up, pending, restarted = map(self._child, _LIVE)
+        up.set(hosts.up)
+        pending.set(hosts.pending)
+        restarted.inc(hosts.restarted - self._restarted)
+        self._restarted = hosts.restarted
 
     def _export(self, metric: Exported, rounds: Sequence[Any]) -> None:
         """Export the values of one metric over several rounds."""
@@ -197,12 +213,14 @@ def _sum(rounds: Sequence[Any]) -> Any:
 
 
 @contextmanager
-def exporting(config: MetricsConfig, info: RunInfo) -> Iterator[Exporter | None]:
+def exporting(
+    config: MetricsConfig, info: RunInfo, live: Callable[[], LiveHosts] | None = None
+) -> Iterator[Exporter | None]:
     """Serve a run's metrics at an endpoint that Prometheus discovers. Yield None if metrics are disabled."""
     if not config.enabled:
         yield None
         return
-    exporter = Exporter(info, config)
+    exporter = Exporter(info, config, live)
     file = discovery_file(config.discovery, info.run, info.folder)
     with Endpoint(exporter.registry, config.host, config.port, file, info.run, info.folder) as endpoint:
         yield exporter

@@ -7,7 +7,7 @@ A field that is also a Prometheus metric has a `Metric` in its annotation. By de
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, ValidationError
 
@@ -196,6 +196,15 @@ class Hosts(Section):
     """Sum of the hosts' peak accelerator memory. None on CPUs."""
     device_reserved_bytes: Annotated[int | None, GAUGE] = None
     """Sum of the accelerator memory that the hosts' processes reserved, at their peaks. None on CPUs."""
+
+
+class LiveHosts(NamedTuple):
+    """The client hosts at any time, also while a round waits for hosts. The metrics show these numbers."""
+
+    up: int
+    pending: int
+    restarted: int
+    """Since the process started that counts them."""
 
 
 class RoundRecord(Section):

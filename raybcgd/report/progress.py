@@ -147,12 +147,14 @@ class Watcher:
         self._bar.rounds = rounds
         self._display.begin(rounds)
 
-    def announce(self, stage: str) -> None:
-        """Show the start of a stage that takes seconds."""
-        self._end_stage()
-        self._stage, self._since = stage, monotonic()
-        self._display.print_line(f"{self._label}: {stage} …")
-        self._bar.wait_for(stage)
+    def announce(self, stage: str, detail: str = "") -> None:
+        """Show the start of a stage that takes seconds, or how far the current stage is."""
+        if stage != self._stage:
+            self._end_stage()
+            self._stage, self._since = stage, monotonic()
+        text = f"{stage}: {detail}" if detail else stage
+        self._display.print_line(f"{self._label}: {text} …")
+        self._bar.wait_for(text)
         self._screen.changed()
 
     def observe(self, record: RoundRecord) -> None:

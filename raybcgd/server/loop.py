@@ -129,6 +129,11 @@ class TrainingLoop:
         self._checkpoints.clean()  # only now: a refused resume changes no file
         return position
 
+    @property
+    def rounds_done(self) -> int:
+        """The rounds of the checkpoint from which the run resumed, and those after it."""
+        return self._state.rounds
+
     def models(self) -> list[np.ndarray]:
         """Return the current global models: one, or one per data phase."""
         return [model.cpu().numpy() for model in self._problem.algorithm.models(self._state.server)]
@@ -145,7 +150,7 @@ class TrainingLoop:
             saves=config.checkpoint.every > 0,
             folder=str(self._folder.path.absolute()),
         )
-        with closing(self._checkpoints), exporting(config.metrics, info) as exporter:
+        with closing(self._checkpoints), exporting(config.metrics, info, pool.live) as exporter:
             if exporter is not None:
                 exporter.replay(self._log)
             for record in self._rounds(pool):

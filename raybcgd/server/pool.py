@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from raybcgd.messages import ClientTask, Outcome, Partial, Piece, RoundOrders, Score
-from raybcgd.record.rounds import Hosts
+from raybcgd.record.rounds import Hosts, LiveHosts
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,9 @@ class Pool(Protocol):
 
     def report(self) -> PoolReport:
         """Return the measurements since the last call."""
+
+    def live(self) -> LiveHosts:
+        """Return how many hosts are up now. Other threads may call this at any time."""
 
     def close(self) -> None:
         """Stop all hosts."""

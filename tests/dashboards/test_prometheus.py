@@ -25,8 +25,8 @@ from raybcgd.record.metrics import METRICS, Exported, Exporter, RunInfo
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.record.settings import MetricsConfig
 from raybcgd.storage import RunFolder
-from tests.conftest import small
-from tests.dashboards.server import Prometheus, free_port, until
+from tests.conftest import free_port, small
+from tests.dashboards.server import Prometheus, until
 
 pytestmark = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="prometheus (Debian's package) is not installed"

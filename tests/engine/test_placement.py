@@ -2,6 +2,7 @@
 
 import pytest
 
+from raybcgd.engine.demand import Demand
 from raybcgd.engine.ray.placement import HostNeeds, host_count, host_needs, spread, useful_hosts
 from raybcgd.engine.settings import HostsConfig
 from raybcgd.errors import ConfigError
@@ -10,8 +11,14 @@ CPU_NODE = {"CPU": 4.0}
 GPU_NODE = {"CPU": 4.0, "GPU": 2.0}
 
 
-def count(config: HostsConfig, *nodes: dict[str, float], cohort: int = 100, clients: int = 100) -> int:
-    return host_count(config, host_needs(config, nodes), nodes, cohort, clients)
+GIB = 2**30
+DEMAND = Demand(seconds=1e9, cpu_bytes=GIB, gpu_bytes=2 * GIB)
+
+
+def count(
+    config: HostsConfig, *nodes: dict[str, float], cohort: int = 100, clients: int = 100, demand: Demand | None = None
+) -> int:
+    return host_count(config, host_needs(config, nodes, demand), nodes, cohort, clients)
 
 
 def test_without_gpus_each_host_requests_a_cpu() -> None:
@@ -54,6 +61,26 @@ def test_hosts_use_all_gpus_before_they_share_one(share: float, hosts: int, expe
 
 def test_there_are_no_more_hosts_than_clients_per_round() -> None:
     assert count(HostsConfig(), GPU_NODE, cohort=3) == 3
+
+
+def test_hosts_request_the_memory_that_they_need() -> None:
+    node = {**GPU_NODE, "memory": 6 * GIB}
+    assert host_needs(HostsConfig(), [node], DEMAND).memory_bytes == 2 * GIB
+    assert host_needs(HostsConfig(device="cpu"), [node], DEMAND).memory_bytes == GIB
+    assert count(HostsConfig(), node, node, demand=DEMAND) == 6, "8 by their GPUs"
+    assert host_needs(HostsConfig(memory_mb=512), [node], DEMAND).memory_bytes == GIB / 2
+    with pytest.raises(
+        ConfigError, match=r"no host fits: each requests 0\.25 GPU and 7\.0 GiB of memory, .* 6\.0 GiB;"
+    ):
+        count(HostsConfig(memory_mb=7 * 1024), node)
+
+
+def test_an_estimate_of_memory_does_not_keep_a_run_from_starting() -> None:
+    small = {**CPU_NODE, "memory": GIB / 2}
+    assert count(HostsConfig(), small, demand=DEMAND) == 4
+    assert count(HostsConfig(count=4), {**CPU_NODE, "memory": 2 * GIB}, demand=DEMAND) == 4
+    assert host_needs(HostsConfig(clients_per_host=1), [CPU_NODE], DEMAND).memory_bytes == 0
+    assert host_needs(HostsConfig(max_count=4), [small], DEMAND).memory_bytes == GIB, "nodes will come"
 
 
 def test_one_actor_per_client() -> None:

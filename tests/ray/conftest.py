@@ -17,6 +17,7 @@ SETTINGS = {
     "RAY_health_check_failure_threshold": "3",
     "RAY_AUTH_MODE": "disabled",
     "RAY_preload_python_modules": "torch",
+    "RAY_worker_niceness": "0",  # by default, workers starve on a busy machine
 }
 
 

@@ -28,7 +28,8 @@ CLUSTER = {
     }
 }
 TABLES = {"rounds": 60, "local": {"epochs": 2, "stack": 0}, "evaluation": {"every": 10}, "checkpoint": {"every": 20}}
-HOSTS = {"device": "gpu", "logical_gpus": True, "num_gpus": 0.5, "max_count": 4}
+# The fake provider cannot start nodes of a type with memory.
+HOSTS = {"device": "gpu", "logical_gpus": True, "num_gpus": 0.5, "max_count": 4, "memory_mb": 0}
 
 
 @pytest.fixture(scope="module")

@@ -53,12 +53,12 @@ def test_four_hosts_on_each_of_four_gpus(gpu_cluster: Cluster, out: Path) -> Non
         rounds=600,
         blocks={"count": 2},
         cohort={"clients_per_block": 8},
-        hosts={"num_gpus": 0.25, "logical_gpus": True},
+        hosts={"num_gpus": 0.25, "logical_gpus": True, "count": 16, "memory_mb": 100},
         checkpoint={"every": 0},
     )
     with pytest.raises(Done):
         run(config, out=out, observe=observe)
-    assert requested == [{"GPU": 0.25}] * 16
+    assert requested == [{"GPU": 0.25, "memory": 100 * 2**20}] * 16
     on_gpu = Counter((place.node, place.gpus) for place in places)
     assert len(on_gpu) == 4
     assert set(on_gpu.values()) == {4}

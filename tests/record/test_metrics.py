@@ -18,7 +18,7 @@ from raybcgd.problem import prepare
 from raybcgd.record.discovery import read_targets
 from raybcgd.record.endpoint import Endpoint
 from raybcgd.record.metrics import FROM_RECORD, METRICS, RUN_LABELS, Exporter, RunInfo
-from raybcgd.record.rounds import Dropped, Metric, RoundLog, RoundRecord
+from raybcgd.record.rounds import Dropped, LiveHosts, Metric, RoundLog, RoundRecord
 from raybcgd.record.settings import MetricsConfig
 from raybcgd.section import Section
 from raybcgd.storage import RunFolder
@@ -165,6 +165,23 @@ def test_logs_without_the_optional_fields_are_readable(records: tuple[RoundRecor
                 del line[name][field]
     (tmp_path / "rounds.jsonl").write_text(json.dumps(line) + "\n")
     exporter().replay(RoundLog(tmp_path / "rounds.jsonl"))
+
+
+def test_hosts_are_read_from_the_pool_and_restarts_are_counted_once(records: tuple[RoundRecord, ...]) -> None:
+    hosts = [LiveHosts(0, 4, 0)]
+    live = Exporter(INFO, MetricsConfig(), lambda: hosts[0])
+
+    def seen() -> tuple[float, ...]:
+        found = shown(live.registry)
+        return found["hosts_up"], found["hosts_pending"], found["hosts_restarted_total"]
+
+    lost = records[0].model_copy(update={"hosts": records[0].hosts.model_copy(update={"restarted": 3})})
+    live.replay([lost])  # the round before a resume
+    assert seen() == (0, 4, 3)
+    hosts[0] = LiveHosts(2, 2, 4)
+    assert seen() == (2, 2, 7), "before the round has a record"
+    live.observe(lost.model_copy(update={"hosts": lost.hosts.model_copy(update={"up": 9, "restarted": 4})}))
+    assert seen() == (2, 2, 7), "and not again with the record"
 
 
 def test_counters_continue_after_a_resume(tmp_path: Path) -> None:

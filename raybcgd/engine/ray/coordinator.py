@@ -1,6 +1,7 @@
 """[Ray] The coordinator actor, and the driver's session, which restarts it if it dies."""
 
 import logging
+import secrets
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -13,21 +14,25 @@ import torch
 from ray.exceptions import ActorUnschedulableError, RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from raybcgd.engine.demand import demand
 from raybcgd.engine.ray.cluster import cluster
 from raybcgd.engine.ray.host_actor import freeze_heap
-from raybcgd.engine.ray.hosts import retry_delay
+from raybcgd.engine.ray.hosts import HostGroup, retry_delay
 from raybcgd.engine.ray.object_store import put_once
 from raybcgd.engine.ray.pool import RayPool
-from raybcgd.engine.session import FIRST_ROUND, Announcer, Session, ignore
+from raybcgd.engine.ray.status import publishing, read
+from raybcgd.engine.session import FIRST_ROUND, Announcer, Session, ignore, resuming
 from raybcgd.errors import ConfigError, RunError, last_line
 from raybcgd.problem import Data, Problem
 from raybcgd.record.metrics import withdraw
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.server.loop import TrainingLoop
-from raybcgd.storage import RunFolder
+from raybcgd.storage import RunFolder, slug
 
 log = logging.getLogger(__name__)
 
+_PATIENCE_SECONDS = 1.0
+"""If no round ends for so long, the driver asks what the run waits for."""
 _YIELD_SECONDS = 0.1
 """Minimum time between two messages to the driver. Each takes as long as the coordinator's work for a small round."""
 
@@ -56,16 +61,14 @@ class RaySession:
         while True:
             try:
                 announce("starting the coordinator")
-                self._start_coordinator()
+                done = self._start_coordinator()
+                if done:
+                    announce(resuming(done))
                 announce("starting the hosts")
-                for ref in self._coordinator.run.remote():
-                    message: list[RoundRecord] | str = ray.get(ref)
-                    if isinstance(message, str):
-                        announce(message)
-                        continue
-                    if message[-1].round > last_round:
-                        last_round, deaths = message[-1].round, 0
-                    yield from message
+                for records in self._batches(announce):
+                    if records[-1].round > last_round:
+                        last_round, deaths = records[-1].round, 0
+                    yield from records
                 return
             except RayTaskError as error:
                 raise _unwrapped(error) from None
@@ -78,13 +81,35 @@ class RaySession:
                 time.sleep(retry_delay(deaths))
                 self._resume = True
 
-    def _start_coordinator(self) -> None:
+    def _start_coordinator(self) -> int:
+        """Start the coordinator on this node, and return how many rounds are done."""
         this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        options = Coordinator.options(scheduling_strategy=this_node)  # type: ignore[attr-defined]
+        self._name = f"raybcgd-{slug(self._folder.run_name)}-{secrets.token_hex(2)}"
+        options = Coordinator.options(name=f"{self._name}-coordinator", scheduling_strategy=this_node)  # type: ignore[attr-defined]
         folder = str(self._folder.path.absolute())
         # Inside a list, Ray passes the reference itself instead of the data.
-        self._coordinator = options.remote(self._problem, [self._data_ref], folder, self._resume)
-        ray.get(self._coordinator.start.remote())
+        self._coordinator = options.remote(self._problem, [self._data_ref], folder, self._resume, self._name)
+        done: int = ray.get(self._coordinator.start.remote())
+        return done
+
+    def _batches(self, announce: Announcer) -> Iterator[list[RoundRecord]]:
+        """Run the rounds and yield their records as they arrive. Announce what they wait for, if that takes long."""
+        refs = self._coordinator.run.remote()
+        started, announced = False, None
+        while True:
+            if not ray.wait([refs], timeout=_PATIENCE_SECONDS)[0]:
+                status = read(self._name)
+                if status is not None and status != announced and not (started and status.up):
+                    waiting = "waiting for hosts" if started else "starting the hosts"
+                    announce(FIRST_ROUND if status.up else waiting, status.text)
+                    announced = status
+                continue
+            try:
+                ref = next(refs)
+            except StopIteration:
+                return
+            yield ray.get(ref)
+            started, announced = True, None
 
     def models(self) -> list[np.ndarray]:
         models: list[np.ndarray] = ray.get(self._coordinator.models.remote())
@@ -121,26 +146,31 @@ def in_batches(records: Iterable[RoundRecord], seconds: float) -> Iterator[list[
 class Coordinator:
     """Runs the training loop: server state, aggregation, log and checkpoints."""
 
-    def __init__(self, problem: Problem, data_refs: list[Any], folder: str, resume: bool) -> None:
+    def __init__(self, problem: Problem, data_refs: list[Any], folder: str, resume: bool, name: str) -> None:
         torch.set_num_threads(1)
-        self._problem, self._folder, self._resume = problem, RunFolder(Path(folder)), resume
+        self._problem, self._folder, self._resume, self._name = problem, RunFolder(Path(folder)), resume, name
         (self._data_ref,) = data_refs
 
-    def start(self) -> None:
-        """Start or resume the run."""
+    def __repr__(self) -> str:
+        return f"coordinator of {self._folder.run_name}"
+
+    def start(self) -> int:
+        """Start or resume the run. Return how many rounds are done."""
         # Not in the constructor: there, the driver would treat an exception as the actor's death and retry.
         self._data: Data = ray.get(self._data_ref)
         self._loop = TrainingLoop(self._problem, self._data, self._folder, self._resume)
         freeze_heap()
+        return self._loop.rounds_done
 
-    def run(self) -> Iterator[list[RoundRecord] | str]:
-        """Run the remaining rounds and yield their records, and before the first one what it waits for."""
+    def run(self) -> Iterator[list[RoundRecord]]:
+        """Run the remaining rounds and yield their records."""
         samples = [partition.sizes for partition in self._data.partitions]
-        pool = RayPool(self._problem, self._data_ref, samples, self._loop.state_address)
+        address, work = self._loop.state_address, demand(self._problem, self._data)
+        hosts = HostGroup(self._problem, self._data_ref, address, demand=work, name=self._name)
+        pool = RayPool(self._problem, self._data_ref, samples, address, hosts)
         try:
-            # With hosts.max_count, the first round requests the hosts.
-            yield FIRST_ROUND if pool.hosts.up() else "waiting for hosts"
-            yield from in_batches(self._loop.run(pool), _YIELD_SECONDS)
+            with publishing(self._name, hosts.status):
+                yield from in_batches(self._loop.run(pool), _YIELD_SECONDS)
         finally:
             pool.close()
 

@@ -96,6 +96,8 @@ class HostActor:
     def __init__(self, problem: Problem, data: Data, state_address: str) -> None:
         torch.set_num_threads(1)
         context = ray.get_runtime_context()
+        self._name = context.get_actor_name() or "host"
+        self._last_call: tuple[int, list[int]] | None = None
         gpus = tuple(context.get_accelerator_ids().get("GPU", ()))
         device = accelerator() if gpus else CPU
         logical = problem.config.hosts.logical_gpus
@@ -113,6 +115,11 @@ class HostActor:
             self._host = ClientHost(problem, data, state_address, device or CPU, interruptible=False)
         freeze_heap()
 
+    def __repr__(self) -> str:
+        last = self._last_call
+        done = "" if last is None else f", round {last[0]}, clients {', '.join(map(str, last[1]))}"
+        return f"{self._name} on {f'GPU {gpus}' if (gpus := ', '.join(self._place.gpus)) else 'the CPU'}{done}"
+
     def place(self) -> HostPlace:
         """Return where the host runs. The reply also shows that the host is up."""
         return self._place
@@ -120,6 +127,7 @@ class HostActor:
     def train(self, shared: Shared | bytes, call: bytes) -> CallResult | bytes:
         """Run tasks; see `ClientHost.train`. `shared` is from `share`, `call` from `packed`."""
         (down, orders), (tasks, *how) = received(shared), pickle.loads(call)
+        self._last_call = orders.round_index, [task.client for task in tasks]
         return replied(self._host.train(tasks, down, orders, *how))
 
     def begin_hand_over(self) -> tuple[tuple[int, ...], tuple[SumKey, ...]]:

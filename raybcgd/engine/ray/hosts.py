@@ -19,12 +19,15 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
+from raybcgd.engine.demand import Demand
 from raybcgd.engine.ray.cluster import node_resources
 from raybcgd.engine.ray.host_actor import HostActor, HostPlace
 from raybcgd.engine.ray.placement import describe_resources, host_count, host_needs, spread, useful_hosts
+from raybcgd.engine.ray.status import HostStatus
 from raybcgd.errors import ConfigError, RunError, last_line
 from raybcgd.messages import ClientTask, HostLoad
 from raybcgd.problem import Problem
+from raybcgd.record.rounds import LiveHosts
 from raybcgd.record.states import SegmentFolder
 
 log = logging.getLogger(__name__)
@@ -42,6 +45,8 @@ IDLE_SECONDS = 30.0
 """A host without work that does not answer for so long is replaced."""
 _NODE_CHECK_SECONDS = 1.0
 """Time between two checks for new nodes."""
+_START_SECONDS = 20.0
+"""If no host came up for so long, the others probably wait for room on a node."""
 _KEEP_ROUNDS = 10
 """Rounds for which an idle host is kept, because cohorts differ and new hosts are slow to start."""
 
@@ -83,24 +88,38 @@ class Host:
 class HostGroup:
     """The hosts of a run by number. A replacement keeps the slot and gets a new number."""
 
-    def __init__(self, problem: Problem, data_ref: Any, state_address: str, actor_class: Any = HostActor) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        data_ref: Any,
+        state_address: str,
+        actor_class: Any = HostActor,
+        demand: Demand | None = None,
+        name: str = "raybcgd",
+    ) -> None:
+        """Start the hosts. Without a demand, they request no memory. Names of actors start with `name`."""
         self._problem, self._data_ref, self._state_address = problem, data_ref, state_address
-        self._actor_class = actor_class
+        self._actor_class, self._name = actor_class, name
         self._config = problem.config.hosts
         if problem.keeps_state:
             SegmentFolder(state_address, problem.state_layout).make()
         nodes = node_resources()
-        self._needs = host_needs(self._config, nodes)
-        self._wanted = host_count(self._config, self._needs, nodes, problem.cohort_size, problem.clients)
+        self._needs = host_needs(self._config, nodes, demand)
+        self._useful = problem.cohort_size
+        if demand is not None and self._config.max_count is None:
+            self._useful = min(self._useful, demand.hosts)
+        self._wanted = host_count(self._config, self._needs, nodes, self._useful, problem.clients)
         self.fixed_homes = self._config.clients_per_host is not None
         # With an autoscaler, nodes come later; and fixed hosts must fit on fewer nodes if one is lost.
         if self._config.spread and self._config.max_count is None and not self.fixed_homes:
             self._needs = spread(self._needs, nodes, self._wanted)
         self.all: dict[int, Host] = {}
         self.in_slot: dict[int, int] = {}
-        self.restarted = 0
+        self.lost = 0
+        """Hosts that were up and had to be replaced."""
         self.hung: set[int] = set()
         """Clients that were running on a host that did not return. They run alone, until one of their tasks ends."""
+        self._last_change = time.monotonic()
         self._numbers = itertools.count()
         self._failed_starts: Counter[int] = Counter()
         self._recently_useful: deque[int] = deque(maxlen=_KEEP_ROUNDS)
@@ -108,20 +127,38 @@ class HostGroup:
         if self._config.max_count is None or self.fixed_homes:  # otherwise, the first round determines the number
             for slot in range(self._wanted):
                 self._start(slot)
-            self.wait_for_any()
 
     def _start(self, slot: int) -> None:
         number = next(self._numbers)
-        run_id = ray.get_runtime_context().get_actor_id() or "driver"
+        device = "gpu" if self._needs.num_gpus else "cpu"
         options = self._actor_class.options(
-            name=f"raybcgd-{run_id[:12]}-host-{number}",  # shown in Ray's dashboard
+            name=f"{self._name}-host-{slot}-{device}-{number}",  # shown in Ray's dashboard; must be unique
             num_gpus=self._needs.num_gpus,
             num_cpus=self._needs.num_cpus,
+            memory=self._needs.memory_bytes or None,
             scheduling_strategy="SPREAD",
         )
         actor = options.remote(self._problem, self._data_ref, self._state_address)
         self.all[number] = Host(slot, actor, actor.place.remote())
         self.in_slot[slot] = number
+        self._last_change = time.monotonic()
+
+    def live(self) -> LiveHosts:
+        """Return how many hosts are up now. Other threads may call this at any time."""
+        hosts = list(self.all.values())
+        up = sum(host.place is not None for host in hosts)
+        return LiveHosts(up, len(hosts) - up, self.lost)
+
+    def status(self) -> HostStatus:
+        """Return what the run waits for. Other threads may call this at any time."""
+        up, pending, _ = self.live()
+        if not pending:
+            return HostStatus(up, "")
+        room = sum(self._needs.capacity(node) for node in node_resources())
+        # Ray does not tell whether a host waits for room that another run has, or its process starts.
+        waits = room < up + pending or time.monotonic() - self._last_change > _START_SECONDS
+        node = f", waiting for a node with room for {self._needs.describe()}" if waits else ""
+        return HostStatus(up, f"{up} of {up + pending} hosts up{node}")
 
     def up(self) -> list[int]:
         """Return the hosts that are up."""
@@ -190,6 +227,7 @@ class HostGroup:
                 "checkpoint.address to one that every node can reach, such as s3://bucket/path or a shared folder"
             )
         self._failed_starts.clear()
+        self._last_change = time.monotonic()
         return True
 
     def may_run(self, task: ClientTask, number: int) -> bool:
@@ -201,7 +239,7 @@ class HostGroup:
         """Start a new host in place of a lost one, and return the lost tasks."""
         host = self.all.pop(number)
         ray.kill(host.actor)  # an unreachable host that is not dead would keep its resources
-        self.restarted += 1
+        self.lost += host.place is not None  # a failed start is not a lost host
         self._start(host.slot)
         return host.unfinished
 
@@ -231,7 +269,7 @@ class HostGroup:
             return
         self._nodes_checked = time.monotonic()
         room = sum(self._needs.capacity(node) for node in node_resources())
-        limit = self._wanted if self.fixed_homes else self._problem.cohort_size
+        limit = self._wanted if self.fixed_homes else self._useful
         for _ in range(min(room, limit) - len(self.all)):
             self._start(max(self.in_slot) + 1)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from raybcgd.algorithms.contract import declared
+from raybcgd.engine.demand import Demand
 from raybcgd.engine.settings import HostsConfig
 from raybcgd.errors import ConfigError
 from raybcgd.messages import ClientTask
@@ -22,6 +23,7 @@ class HostNeeds(NamedTuple):
 
     num_gpus: float
     num_cpus: float
+    memory_bytes: int = 0
 
     def capacity(self, node: Mapping[str, float]) -> int:
         """Return how many such hosts fit on a node with these resources."""
@@ -31,20 +33,31 @@ class HostNeeds(NamedTuple):
         elif self.num_gpus:
             # A fraction never spans two GPUs: seven hosts of 0.3 do not fit on two GPUs.
             limits.append(int(node.get("GPU", 0)) * int(1 / self.num_gpus + 1e-9))
+        if self.memory_bytes and "memory" in node:
+            limits.append(int(node["memory"] // self.memory_bytes))
         return min(limits, default=10**6)
 
     def describe(self) -> str:
         """Return the needs as text for messages."""
-        amounts = ((self.num_gpus, "GPU"), (self.num_cpus, "CPU"))
-        return " and ".join(f"{amount:g} {unit}" for amount, unit in amounts if amount) or "nothing"
+        amounts = [f"{amount:g} {unit}" for amount, unit in ((self.num_gpus, "GPU"), (self.num_cpus, "CPU")) if amount]
+        amounts += [f"{self.memory_bytes / 2**30:.1f} GiB of memory"] if self.memory_bytes else []
+        return " and ".join(amounts) or "nothing"
 
 
-def host_needs(config: HostsConfig, nodes: Sequence[Mapping[str, float]]) -> HostNeeds:
-    """Return the resources that a host requests on a cluster of these nodes."""
+def host_needs(config: HostsConfig, nodes: Sequence[Mapping[str, float]], demand: Demand | None = None) -> HostNeeds:
+    """Return the resources that a host requests on a cluster of these nodes. Without a demand, that is no memory."""
     has_gpus = any(node.get("GPU", 0) > 0 for node in nodes)
     on_gpu = config.num_gpus > 0 and (config.device == "gpu" or (config.device == "auto" and has_gpus))
     cpus = config.num_cpus if config.num_cpus is not None else (0.0 if on_gpu else 1.0)
-    return HostNeeds(config.num_gpus if on_gpu else 0.0, cpus)
+    needs = HostNeeds(config.num_gpus if on_gpu else 0.0, cpus)
+    if config.memory_mb is not None:
+        return needs._replace(memory_bytes=int(config.memory_mb * 2**20))
+    if demand is None or config.clients_per_host is not None:
+        return needs
+    estimated = needs._replace(memory_bytes=demand.gpu_bytes if on_gpu else demand.cpu_bytes)
+    # An estimate must not keep a run from starting. With an autoscaler, it decides how many nodes start.
+    fits = sum(map(estimated.capacity, nodes)) >= (config.count or 1)
+    return estimated if fits or config.max_count is not None else needs
 
 
 def spread(needs: HostNeeds, nodes: Sequence[Mapping[str, float]], hosts: int) -> HostNeeds:
@@ -79,9 +92,12 @@ def sums_at_hosts(problem: Problem, tasks: Sequence[ClientTask], hosts: int) -> 
 
 
 def host_count(
-    config: HostsConfig, needs: HostNeeds, nodes: Sequence[Mapping[str, float]], cohort: int, clients: int
+    config: HostsConfig, needs: HostNeeds, nodes: Sequence[Mapping[str, float]], useful: int, clients: int
 ) -> int:
-    """Return the number of hosts to run on a cluster of these nodes, or raise an error if they do not fit."""
+    """Return the number of hosts to run on a cluster of these nodes, or raise an error if they do not fit.
+
+    `useful` is how many the run can use.
+    """
     wanted, setting = config.count, f"hosts.count = {config.count}"
     if config.clients_per_host is not None:
         wanted = -(-clients // config.clients_per_host)
@@ -92,24 +108,25 @@ def host_count(
                 f"{setting} requires {wanted} hosts, more than hosts.max_count = {config.max_count}; raise "
                 f"hosts.max_count to at least {wanted}, or raise hosts.clients_per_host"
             )
-        return min(config.max_count, cohort) if wanted is None else wanted  # the autoscaler adds the nodes
+        return min(config.max_count, useful) if wanted is None else wanted  # the autoscaler adds the nodes
     room = sum(needs.capacity(node) for node in nodes)
     if room == 0:
         raise ConfigError(
             f"no host fits: each requests {needs.describe()}, and the cluster has {_describe_nodes(nodes)}; lower "
-            "hosts.num_gpus or hosts.num_cpus, or set hosts.max_count if an autoscaler can add nodes"
+            "hosts.num_gpus, hosts.num_cpus or hosts.memory_mb, or set hosts.max_count if an autoscaler can add nodes"
         )
     if wanted is not None and wanted > room:
         raise ConfigError(
             f"{setting} requires {wanted} hosts of {needs.describe()} each, but only {room} fit: the cluster has "
-            f"{_describe_nodes(nodes)}; lower hosts.num_gpus, hosts.num_cpus or the number of hosts"
+            f"{_describe_nodes(nodes)}; lower hosts.num_gpus, hosts.num_cpus, hosts.memory_mb or the number of hosts"
         )
-    return min(room, cohort) if wanted is None else wanted
+    return min(room, useful) if wanted is None else wanted
 
 
 def describe_resources(resources: Mapping[str, float]) -> str:
-    """Return the CPUs and GPUs of a node or a cluster as text for messages."""
-    return f"{resources.get('CPU', 0):g} CPU and {resources.get('GPU', 0):g} GPU"
+    """Return the CPUs, GPUs and memory of a node or a cluster as text for messages."""
+    found = f"{resources.get('CPU', 0):g} CPU and {resources.get('GPU', 0):g} GPU"
+    return found + (f" and {resources['memory'] / 2**30:.1f} GiB" if "memory" in resources else "")
 
 
 def _describe_nodes(nodes: Sequence[Mapping[str, float]]) -> str:

@@ -1,0 +1,51 @@
+"""[Ray] What a run waits for. The coordinator publishes it from a thread; the driver reads it while no round ends."""
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from ray.exceptions import RayError
+from ray.experimental import internal_kv
+
+_SECONDS = 1.0
+"""Time between two looks at the hosts."""
+
+
+class HostStatus(NamedTuple):
+    """How many hosts of a run are up."""
+
+    up: int
+    text: str
+    """Such as "3 of 10 hosts up". Empty if all are up."""
+
+
+@contextlib.contextmanager
+def publishing(key: str, status: Callable[[], HostStatus]) -> Iterator[None]:
+    """Publish the status of the hosts under a key of Ray's control store, as often as it changes."""
+    ended = threading.Event()
+
+    def publish() -> None:
+        last = None
+        while not ended.wait(_SECONDS):
+            with contextlib.suppress(RayError, ConnectionError):  # a run does not depend on this
+                if (now := status()) != last:
+                    internal_kv._internal_kv_put(key, json.dumps(now))
+                    last = now
+
+    thread = threading.Thread(target=publish, name="status", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        with contextlib.suppress(RayError, ConnectionError):
+            internal_kv._internal_kv_del(key)
+
+
+def read(key: str) -> HostStatus | None:
+    """Return the published status, or None."""
+    found = internal_kv._internal_kv_get(key)
+    return None if found is None else HostStatus(*json.loads(found))
