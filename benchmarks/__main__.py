@@ -1,6 +1,6 @@
-"""Run the benchmarks and write RESULTS.md, results.png and results.json.
+"""Run the benchmarks and write RESULTS.md, results.png, results.json and docs/scale.md.
 
-    python -m benchmarks --cifar10 FOLDER --fashion-mnist FOLDER [--quick] [--only rounds scaling aggregation overheads]
+    python -m benchmarks --cifar10 FOLDER --fashion-mnist FOLDER [--quick] [--only PART ...]
 
 Parts and workloads that are not run keep their previous results, unless those are from a quick run.
 """
@@ -23,10 +23,10 @@ import ray
 import torch
 from rich.console import Console
 
-from benchmarks import overheads, report, rounds, scaling, simulated
+from benchmarks import overheads, report, rounds, scale, scaling, simulated
 from benchmarks.workloads import HOSTS, w1, w2
 
-PARTS = ("rounds", "scaling", "aggregation", "overheads")
+PARTS = ("rounds", "scaling", "aggregation", "costs", "overheads")
 OURS = ("raybcgd", "torch", "ray", "numpy")
 THEIRS = ("flwr", "pfl", "torch", "ray")
 _LIST = "import importlib.metadata as m, sys; print(*(f'{n} {m.version(n)}' for n in sys.argv[1:]), sep=', ')"
@@ -106,6 +106,9 @@ def main() -> None:
     if "aggregation" in options.only:
         results.setdefault("scaling", {})["hosts"] = simulated.coordinator(options.quick)._asdict()
         results["aggregation"] = simulated.large_model(options.quick)
+        report.write(results)
+    if "costs" in options.only:
+        results["costs"] = scale.measure(options.quick)
         report.write(results)
     if "overheads" in options.only:
         results["overheads"] = overheads.measure(options.quick)

@@ -1,4 +1,4 @@
-"""Write RESULTS.md and results.png from results.json."""
+"""Write RESULTS.md, results.png and docs/scale.md from results.json."""
 
 import ast
 import json
@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
+from benchmarks import scale
 from benchmarks.rounds import PEERS
 
 HERE = Path(__file__).parent
@@ -254,4 +255,6 @@ def write(results: Results) -> None:
     """Write the raw results, the page and the plot."""
     DATA.write_text(json.dumps(results, indent=1) + "\n")
     PAGE.write_text(page(results))
+    if "costs" in results and not results["meta"]["quick"]:
+        scale.PAGE.write_text(scale.page(results["costs"]))
     plot(results)

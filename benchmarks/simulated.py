@@ -98,11 +98,11 @@ class SleepingHosts:
         return SleepingHost(self._sleepers, self._count)
 
 
-def coordinator(quick: bool) -> Curve:
-    """Measure the CPU time of the coordinator's process per round of 1 000 clients."""
+def coordinator(quick: bool, counts: Sequence[int] | None = None) -> Curve:
+    """Measure the CPU time of the coordinator's process per round of 1 000 clients, with some numbers of hosts."""
     points, cohort = [], 1000
     dataset = random_images(2 * cohort, 1, 28, 28)
-    for count in (16, 64) if quick else (16, 32, 64, 128, 256, 512):
+    for count in counts or ((16, 64) if quick else (16, 32, 64, 128, 256, 512)):
         values = {**settings("fedavg", cohort, cohort, 1), "rounds": 100}
         values["hosts"] = {"count": count, "num_cpus": 0.001}
         problem, data = prepare(make_config(values), dataset=dataset)

@@ -1,4 +1,4 @@
-"""Run the studies that are not finished, and write docs/results.md.
+"""Run the studies that are not finished, and write docs/results.md and the tables of the demo.
 
     FASHION_MNIST=FOLDER CIFAR10=FOLDER python -m results [--minutes 18] [--only STUDY ...] [--seeds N] [--fresh]
 
@@ -17,7 +17,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from results import page
+from results import demo, page
 from results.runner import OutOfTime, Runner
 from results.store import Store, best
 from results.studies import STUDIES, Study
@@ -40,6 +40,7 @@ def main() -> None:
             console.print(f"{study.name}: time is up; run the command again to continue")
             break
     page.write()
+    demo.write()
 
 
 def _arguments() -> argparse.Namespace:

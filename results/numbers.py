@@ -1,5 +1,6 @@
 """The numbers of the page, computed from the stored runs."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,6 +10,8 @@ from results.store import Entry, Store, best
 
 SHARE = 0.95
 """The target is this share of FedAvg's final accuracy."""
+FEWER_FLOATS, FEWER_BITS = 2.5, 10.0
+"""The factors that block uploads promise, without and with QSGD."""
 SMOOTH = 3
 """Evaluations in the running mean, for the check that does not depend on a lucky evaluation."""
 
@@ -20,6 +23,8 @@ class Row(NamedTuple):
     seeds: int
     settings: str
     """What tuning chose."""
+    diverged: int = 0
+    """Seeds whose run diverged."""
     accuracy: float | None = None
     """Mean over the last tenth of the evaluations, in percent."""
     deviation: float | None = None
@@ -51,11 +56,11 @@ def row(store: Store, label: str, target: float | None = None) -> Row:
     runs = store.of("final", label)
     good = [run for run in runs if "error" not in run]
     if len(good) < len(runs):
-        return Row(label, len(runs), tuned(store, label))
+        return Row(label, len(runs), tuned(store, label), diverged=len(runs) - len(good))
     accuracies = [100 * run["last_tenth_accuracy"] for run in good]
     first = [None if target is None else reached(run, target) for run in good]
     smooth = [None if target is None else reached(run, target, SMOOTH) for run in good]
-    upload_d = _mean([None if at is None else at.upload_d for at in first])
+    upload_d = mean([None if at is None else at.upload_d for at in first])
     base_d, base_accuracy = _base(store, {run["seed"] for run in good}, target)
     accuracy = float(np.mean(accuracies))
     return Row(
@@ -64,13 +69,13 @@ def row(store: Store, label: str, target: float | None = None) -> Row:
         accuracy=accuracy,
         deviation=float(np.std(accuracies, ddof=1)) if len(good) > 1 else None,
         upload_d=upload_d,
-        smooth_d=_mean([None if at is None else at.upload_d for at in smooth]),
+        smooth_d=mean([None if at is None else at.upload_d for at in smooth]),
         saved=None if base_d is None or upload_d is None else base_d / upload_d,
-        target_rounds=_mean([None if at is None else float(at.round) for at in first]),
+        target_rounds=mean([None if at is None else float(at.round) for at in first]),
         gain=None if base_accuracy is None else accuracy - base_accuracy,
         rounds=round(float(np.mean([run["rounds"] for run in good]))),
         best=float(np.mean([100 * max(run["curve"]["accuracy"]) for run in good])),
-        loss=_mean([run["curve"]["loss"][-1] for run in good]),
+        loss=mean([run["curve"]["loss"][-1] for run in good]),
         settings=tuned(store, label),
     )
 
@@ -81,7 +86,7 @@ def _base(store: Store, seeds: set[int], target: float | None) -> tuple[float | 
     if len(runs) < len(seeds):
         return None, None
     found = [None if target is None else reached(run, target) for run in runs]
-    upload_d = _mean([None if at is None else at.upload_d for at in found])
+    upload_d = mean([None if at is None else at.upload_d for at in found])
     return upload_d, float(np.mean([100 * run["last_tenth_accuracy"] for run in runs]))
 
 
@@ -108,10 +113,13 @@ def reached(run: Entry, target: float, smooth: int = 1) -> Reached | None:
 
 
 def accuracy_after(store: Store, label: str, rounds: int) -> float:
-    """Return the mean of the last three evaluations up to a round, of the first seed."""
-    curve = store.of("final", label)[0]["curve"]
-    until = [value for number, value in zip(curve["round"], curve["accuracy"], strict=True) if number <= rounds]
-    return float(np.mean(until[-SMOOTH:]))
+    """Return the mean of the last three evaluations up to a round, over all seeds."""
+    found: list[float] = []
+    for run in store.of("final", label):
+        curve = run.get("curve", {"round": [], "accuracy": []})
+        until = [value for number, value in zip(curve["round"], curve["accuracy"], strict=True) if number <= rounds]
+        found += until[-SMOOTH:]
+    return float(np.mean(found)) if found else math.nan
 
 
 def tuned(store: Store, label: str) -> str:
@@ -122,43 +130,39 @@ def tuned(store: Store, label: str) -> str:
     return ", ".join(f"{key.rpartition('.')[2]} {value:g}" for key, value in found["point"].items())
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean, or None if a value is missing."""
     found = [value for value in values if value is not None]
     return float(np.mean(found)) if values and len(found) == len(values) else None
 
 
 class Claim(NamedTuple):
-    """A claim about one study, and what the runs say."""
+    """What the runs of a study say about a claim."""
 
-    text: str
     measured: str
-    holds: bool | None
-    """None: the runs are missing."""
+    holds: bool
 
 
 def claims(store: Store) -> list[Claim]:
-    """Return the three claims for a study with FedAvg, FedBCGD, FedBCGD+ and both with QSGD."""
+    """Return the three claims for a study: fewer floats, fewer bits with QSGD, no loss of accuracy.
+
+    The study must have final runs of FedAvg, FedBCGD, FedBCGD+ and both with QSGD.
+    """
     target = target_of(store)
     found = {row.label: row for row in rows(store, target)}
     plain, coded = ("FedBCGD", "FedBCGD+"), ("QSGD+FedBCGD", "QSGD+FedBCGD+")
     return [
-        _saving(found, plain, 2.5, "uploaded floats"),
-        _saving(found, coded, 10.0, "uploaded bits"),
-        _no_worse(found, (*plain, *coded)),
+        _saving([found[label] for label in plain], FEWER_FLOATS),
+        _saving([found[label] for label in coded], FEWER_BITS),
+        _no_worse([found[label] for label in (*plain, *coded)]),
     ]
 
 
-def _saving(found: dict[str, Row], labels: tuple[str, ...], factor: float, unit: str) -> Claim:
-    text = f"{' or '.join(labels)} needs at least {factor:g} x fewer {unit} than FedAvg to 95 % of its accuracy"
-    present = [found[label] for label in labels if label in found]
-    parts = [f"{one.label} {'never' if one.saved is None else f'{one.saved:.1f} x'}" for one in present]
-    holds = any(one.saved is not None and one.saved >= factor for one in present)
-    return Claim(text, ", ".join(parts) or "-", holds if present else None)
+def _saving(methods: list[Row], factor: float) -> Claim:
+    parts = [f"{one.label} {'never' if one.saved is None else f'{one.saved:.1f} x'}" for one in methods]
+    return Claim(", ".join(parts), any(one.saved is not None and one.saved >= factor for one in methods))
 
 
-def _no_worse(found: dict[str, Row], labels: tuple[str, ...]) -> Claim:
-    present = [found[label] for label in labels if label in found]
-    parts = [f"{one.label} {'diverged' if one.gain is None else f'{one.gain:+.1f}'}" for one in present]
-    holds = all(one.gain is not None and one.gain >= 0 for one in present)
-    measured = ", ".join(parts) + " points" if parts else "-"
-    return Claim("the final accuracy is no worse than FedAvg's", measured, holds if present else None)
+def _no_worse(methods: list[Row]) -> Claim:
+    parts = [f"{one.label} {'diverged' if one.gain is None else f'{one.gain:+.1f}'}" for one in methods]
+    return Claim(", ".join(parts) + " points", all(one.gain is not None and one.gain >= 0 for one in methods))

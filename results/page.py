@@ -6,11 +6,13 @@ from raybcgd.paper.catalogue import select
 from raybcgd.paper.results import numbers as published
 from raybcgd.storage import write_atomic
 from results import plots, reading
-from results.numbers import Row, accuracy_after, claims, row, rows, target_of
+from results.numbers import FEWER_BITS, FEWER_FLOATS, Row, accuracy_after, claims, row, rows, target_of
 from results.store import FOLDER, Store
 
 DOCS = Path(__file__).parent.parent / "docs"
 CURVES = ("FedAvg", "FedAvgM", "SCAFFOLD", "FedBCGD", "FedBCGD+", "QSGD+FedBCGD", "QSGD+FedBCGD+")
+
+DATA = {"fashion-mnist": "Fashion-MNIST, MLP", "cifar10": "CIFAR-10, CNN"}
 
 _DASH = "-"
 
@@ -18,27 +20,26 @@ _DASH = "-"
 def page(folder: Path = FOLDER) -> str:
     """Return the page as Markdown."""
     parts = [reading.HEAD, _claims(folder)]
-    for data, title in (("fashion-mnist", "Fashion-MNIST, MLP"), ("cifar10", "CIFAR-10, CNN")):
-        for rho in (0.6, 0.1):
-            store = Store(f"{data}-rho{rho}", folder)
-            if store.runs:
-                parts.append(_table(store, f"{title}, Dirichlet {rho}", rho == 0.6))
-        if Store(f"{data}-rho0.6", folder).runs:
+    for data, title in DATA.items():
+        stores = {rho: Store(f"{data}-rho{rho}", folder) for rho in (0.6, 0.1)}
+        stores = {rho: store for rho, store in stores.items() if store.of("final", "FedBCGD")}
+        parts += [_table(store, f"{title}, Dirichlet {rho}", rho == 0.6) for rho, store in stores.items()]
+        if stores:
             parts.append(f"![Accuracy against upload, {title}](results-{data}.png)\n")
-        if data == "fashion-mnist":
-            parts.append(_fashion(Store("fashion-mnist-rho0.6", folder)))
+            parts += [_reading(store, data, rho) for rho, store in stores.items()]
+            parts.append(reading.AFTER[data])
     parts += [_ablation(Store(name, folder), name) for name in reading.ABLATIONS if Store(name, folder).runs]
     for name, write in (("optimum", _optimum), ("block-cyclic", _cyclic)):
         store = Store(name, folder)
         if store.runs:
             parts.append(write(store))
-    return "\n".join([*parts, _versions(folder)])
+    return "\n".join([*parts, reading.HOW, _versions(folder)])
 
 
 def write(folder: Path = FOLDER, docs: Path = DOCS) -> None:
     """Write the page and its plots."""
     write_atomic(docs / "results.md", page(folder))
-    for data in ("fashion-mnist", "cifar10"):
+    for data in DATA:
         stores = {f"Dirichlet {rho}": Store(f"{data}-rho{rho}", folder) for rho in (0.6, 0.1)}
         stores = {title: store for title, store in stores.items() if store.of("final")}
         if stores:
@@ -49,14 +50,14 @@ def write(folder: Path = FOLDER, docs: Path = DOCS) -> None:
 
 
 def _claims(folder: Path) -> str:
-    lines = ["| claim | data | measured | holds |", "|---|---|---|---|"]
+    floats, bits = f"at least {FEWER_FLOATS:g} x fewer floats", f"at least {FEWER_BITS:g} x fewer bits with QSGD"
+    lines = [f"| data | {floats} | {bits} | final accuracy no worse |", "|---|---|---|---|"]
     for name, title in reading.CLAIMED.items():
         store = Store(name, folder)
-        if not store.of("final"):
+        if not {"FedAvg", "FedBCGD", "FedBCGD+", "QSGD+FedBCGD", "QSGD+FedBCGD+"} <= set(store.labels()):
             continue
-        for claim in claims(store):
-            holds = "not run" if claim.holds is None else ("yes" if claim.holds else "**no**")
-            lines.append(f"| {claim.text} | {title} | {claim.measured} | {holds} |")
+        cells = [f"**{'yes' if claim.holds else 'no'}**: {claim.measured}" for claim in claims(store)]
+        lines.append(f"| {title} | {' | '.join(cells)} |")
     return reading.CLAIMS + "\n".join(lines) + "\n"
 
 
@@ -75,22 +76,24 @@ def _table(store: Store, title: str, with_paper: bool) -> str:
     return f"## {title}\n\nTarget: {shown}, 95 % of FedAvg's accuracy.\n\n" + _markdown(lines)
 
 
-def _fashion(store: Store) -> str:
-    """Return the reading of the first table, at Dirichlet 0.6."""
+def _reading(store: Store, data: str, rho: float) -> str:
+    """Return what the table says about a round and about equal rounds."""
     found = {one.label: one for one in rows(store, target_of(store))}
     fedavg, fedbcgd = found["FedAvg"], found["FedBCGD"]
-    return reading.FASHION.format(
-        fedavg=fedavg.target_rounds,
-        fedbcgd=fedbcgd.target_rounds,
-        last=fedavg.rounds,
-        fedavg_last=100 * accuracy_after(store, "FedAvg", fedavg.rounds or 1),
-        fedbcgd_last=100 * accuracy_after(store, "FedBCGD", fedavg.rounds or 1),
-        more=(fedbcgd.rounds or 0) / (fedavg.rounds or 1),
-        topk=found["TOP-k"].saved,
-        fedpaq=found["FedPAQ"].saved,
-        saved=fedbcgd.saved,
-        qsgd=found["QSGD+FedBCGD"].saved,
+    last = fedavg.rounds or 1
+    return reading.ROUNDS.format(
+        rho=rho,
+        fedavg=_rounds(fedavg),
+        fedbcgd=_rounds(fedbcgd),
+        share=last / (fedbcgd.rounds or 1),
+        last=last,
+        fedavg_last=100 * accuracy_after(store, "FedAvg", last),
+        fedbcgd_last=100 * accuracy_after(store, "FedBCGD", last),
     )
+
+
+def _rounds(one: Row) -> str:
+    return "never" if one.target_rounds is None else f"after {one.target_rounds:.0f} rounds"
 
 
 def _uploads(one: Row) -> list[str]:
@@ -163,7 +166,7 @@ def _published() -> dict[str, str]:
 def accuracy(one: Row) -> str:
     """Return the accuracy of a row as text."""
     if one.accuracy is None:
-        return "diverged"
+        return "diverged" if one.diverged == one.seeds else f"{one.diverged} of {one.seeds} diverged"
     return f"{one.accuracy:.1f}" + ("" if one.deviation is None else f" ± {one.deviation:.1f}")
 
 

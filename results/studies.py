@@ -99,12 +99,14 @@ CIFAR10 = tuple(
         config="cifar10.toml",
         settings={"data.partition.rho": rho},
         seeds=(0, 1),
-        tune_rounds=15,
-        rates=(0.01, 0.03, 0.1),
-        second=False,
+        tune_rounds=20,
     )
     for rho in _RHO
 )
+
+
+DEMO = Study(name="demo", config="../../jobs/configs/demo.toml", settings={"engine": "local"}, seeds=(0, 1, 2))
+"""`make demo`, in one process: the engine does not change the weights."""
 
 
 def _ablation(name: str, method: str = "FedBCGD") -> Study:
@@ -114,6 +116,7 @@ def _ablation(name: str, method: str = "FedBCGD") -> Study:
 
 
 STUDIES = (
+    DEMO,
     TABLES[0],
     Study(name="block-cyclic", config="block-cyclic.toml", seeds=(0, 1)),
     _ablation("figure5"),

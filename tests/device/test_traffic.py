@@ -1,5 +1,6 @@
 """Copies between host and device, as a number: LeNet-5, ten clients with two steps of 20 images each."""
 
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -110,6 +111,26 @@ def test_an_evaluation_uploads_the_model_and_the_test_data_once(
     without, evaluated = (second_round("fedavg", every, aggregation=aggregation).to_device for every in (NEVER, 1))
     added = evaluated.bytes - without.bytes
     assert uploads * MODEL <= added <= uploads * MODEL + TEST_IMAGES * IMAGE + SMALL, evaluated
+
+
+@pytest.mark.parametrize(
+    ("row", "name", "budget"),
+    [
+        ("FedAvg", "fedavg", 0),
+        ("SCAFFOLD, in host memory", "scaffold", 0),
+        ("FedBCGD+, in host memory", "fedbcgd+", 0),
+        ("FedBCGD+, on the device", "fedbcgd+", 64),
+    ],
+)
+def test_the_documented_copies_are_the_counted_ones(second_round: Second, row: str, name: str, budget: int) -> None:
+    page = (Path(__file__).parents[2] / "docs/gpus.md").read_text()
+    (line,) = re.findall(rf"^\| {re.escape(row)} \|.*", page, re.MULTILINE)
+    copies = second_round(name, device_state_memory_mb=budget)
+    for cell, counted in zip(line.strip("| ").split(" | ")[1:], (copies.to_device, copies.to_host), strict=True):
+        shown = f"{counted.copies} copies, {counted.bytes / 1e3:.0f} kB, {counted.bytes / 1e6:.1f} MB"
+        numbers = re.findall(r"[\d.]+ (?:copies|kB|MB)", cell)
+        assert numbers
+        assert set(numbers) <= set(shown.split(", ")), f"{cell}: counted {shown}"
 
 
 @pytest.mark.usefixtures("recording")

@@ -1,4 +1,4 @@
-"""docs/results.md: every number comes from results/*.json, and no setting was chosen by a test result."""
+"""docs/results.md and the demo: every number comes from results/*.json, and no setting was chosen by a test result."""
 
 import json
 import re
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from results import demo
 from results.numbers import reached
 from results.page import DOCS, page
 from results.store import FOLDER, TUNING_SEED, Store, best
@@ -25,11 +26,22 @@ def test_a_changed_result_changes_the_page(tmp_path: Path) -> None:
     for file in FOLDER.glob("*.json"):
         shutil.copy(file, tmp_path)
     assert page(tmp_path) == page()
-    store = Store(STORED[0].name, tmp_path)
+    store = Store("fashion-mnist-rho0.6", tmp_path)
     run = store.of("final")[0]
     run["last_tenth_accuracy"] += 0.01
     store.write()
     assert page(tmp_path) != page()
+
+
+@pytest.mark.parametrize("path", demo.PAGES)
+def test_the_table_of_the_demo_is_what_its_runs_say(path: str, tmp_path: Path) -> None:
+    text = (demo.ROOT / path).read_text()
+    assert text == demo.page(path), "the results changed: run `python -m results --page`"
+    shutil.copy(FOLDER / "demo.json", tmp_path)
+    store = Store("demo", tmp_path)
+    store.of("final", "FedBCGD")[1]["curve"]["accuracy"] = [0.5] * 60
+    store.write()
+    assert "never" in demo.page(path, tmp_path)
 
 
 @pytest.mark.parametrize("study", STORED, ids=lambda study: study.name)

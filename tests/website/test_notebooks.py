@@ -6,15 +6,22 @@ from typing import Any
 
 import nbformat
 import pytest
+import torch
 from nbclient import NotebookClient
+
+from results.store import Store
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples").glob("*.ipynb"))
 
 
 def texts(notebook: Any) -> list[str]:
-    """Return the printed text of every cell, without numbers: the last digits depend on the kind of CPU."""
+    """Return the printed text of every cell."""
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-    return [re.sub(r"[\d.]+", "0", output["text"]) for output in outputs if output.output_type == "stream"]
+    return [output["text"] for output in outputs if output.output_type == "stream"]
+
+
+def without_numbers(printed: list[str]) -> list[str]:
+    return [re.sub(r"[\d.]+", "0", text) for text in printed]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -31,6 +38,9 @@ def test_a_notebook_is_stored_with_its_outputs(path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_prints_the_same(path: Path, tmp_path: Path) -> None:
+    """Numbers are compared on the kind of CPU of the committed results. Another kind gives other last bits."""
     stored, again = (nbformat.read(path, as_version=4) for _ in range(2))
     NotebookClient(again, timeout=280, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
-    assert texts(again) == texts(stored)
+    assert without_numbers(texts(again)) == without_numbers(texts(stored))
+    if Store("demo").runs[0]["versions"]["cpu"] == torch.backends.cpu.get_cpu_capability():
+        assert texts(again) == texts(stored)

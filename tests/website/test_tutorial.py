@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from raybcgd.cli.app import app
+from results.store import Store
 
 ROOT = Path(__file__).parents[2]
 SETUP = ["make demo", "source .venv/bin/activate"]
@@ -105,4 +107,8 @@ def test_every_command_works_in_a_shell_from_the_demo_on(tmp_path: Path) -> None
     assert done.returncode == 0, done.stdout + done.stderr
     (demo,) = (tmp_path / "runs").iterdir()
     assert (demo / "comparison.md").exists()
+    stored = [run for run in Store("demo").of("final") if run["seed"] == 0]
+    if {run["versions"]["cpu"] for run in stored} == {torch.backends.cpu.get_cpu_capability()}:
+        found = {json.loads(path.read_text())["sha256"] for path in demo.glob("*/summary.json")}
+        assert found == {run["sha256"] for run in stored}, "results/demo.json has other weights than `make demo`"
     check(tmp_path / "study")
