@@ -64,16 +64,17 @@ def _claims(folder: Path) -> str:
 def _table(store: Store, title: str, with_paper: bool) -> str:
     target = target_of(store)
     theirs = _published() if with_paper else {}
-    head = ["method", "tuned", "seeds", "accuracy, %", "upload to target, d", "running mean, d", "saved"]
-    head += ["rounds to target", "rounds"]
-    head += ["paper, LeNet-5 on CIFAR-10"] if theirs else []
+    head = ["method", "accuracy, %", "upload to target, d", "saved", "rounds to target", "tuned"]
+    head += ["paper: LeNet-5, CIFAR-10"] if theirs else []
     found = sorted(rows(store, target), key=lambda one: reading.ORDER.index(one.label))
     lines = [head, ["---"] * len(head)]
     for one in found:
-        cells = [one.label, one.settings, str(one.seeds), accuracy(one), *_uploads(one), _int(one.rounds)]
+        cells = [one.label, accuracy(one), *_uploads(one), one.settings]
         lines.append([*cells, theirs.get(one.label, _DASH)] if theirs else cells)
     shown = "unknown" if target is None else f"{100 * target:.1f} %"
-    return f"## {title}\n\nTarget: {shown}, 95 % of FedAvg's accuracy.\n\n" + _markdown(lines)
+    seeds = ", ".join(dict.fromkeys(str(one.seeds) for one in found))
+    intro = f"Target: {shown}, 95 % of FedAvg's accuracy. Seeds: {seeds}. In parentheses: with the running mean.\n\n"
+    return f"## {title}\n\n{intro}" + _markdown(lines)
 
 
 def _reading(store: Store, data: str, rho: float) -> str:
@@ -98,10 +99,11 @@ def _rounds(one: Row) -> str:
 
 def _uploads(one: Row) -> list[str]:
     if one.label == "SGD":  # centralised training uploads nothing
-        return [_DASH] * 4
+        return [_DASH] * 3
     saved = _DASH if one.saved is None else f"{one.saved:.1f} x"
-    rounds = "never" if one.target_rounds is None else f"{one.target_rounds:.0f}"
-    return [_d(one.upload_d), _d(one.smooth_d), saved, rounds]
+    if one.target_rounds is None:
+        return ["never", saved, _DASH if one.rounds is None else f"never in {one.rounds}"]
+    return [f"{_d(one.upload_d)} ({_d(one.smooth_d)})", saved, f"{one.target_rounds:.0f} of {one.rounds}"]
 
 
 def _ablation(store: Store, name: str) -> str:
@@ -167,15 +169,11 @@ def accuracy(one: Row) -> str:
     """Return the accuracy of a row as text."""
     if one.accuracy is None:
         return "diverged" if one.diverged == one.seeds else f"{one.diverged} of {one.seeds} diverged"
-    return f"{one.accuracy:.1f}" + ("" if one.deviation is None else f" ± {one.deviation:.1f}")
+    return f"{one.accuracy:.1f}" + ("" if one.deviation is None else f"\u00a0±\u00a0{one.deviation:.1f}")
 
 
 def _d(value: float | None) -> str:
     return "never" if value is None else f"{value:.1f}"
-
-
-def _int(value: int | None) -> str:
-    return _DASH if value is None else str(value)
 
 
 def _markdown(lines: list[list[str]]) -> str:

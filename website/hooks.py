@@ -16,12 +16,6 @@ _LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml",
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 
 
-def on_config(config: MkDocsConfig) -> None:
-    """Show the results as soon as they are there."""
-    if config.nav is not None and (links.ROOT / "docs/results.md").exists():
-        config.nav.insert(2, {"Results": "results.md"})
-
-
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages outside docs/, the notebooks, the generated pages, and the files to which any of them links."""
     for path in links.OUTSIDE:
