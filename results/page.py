@@ -68,11 +68,12 @@ def _table(store: Store, title: str, with_paper: bool) -> str:
     head += ["paper: LeNet-5, CIFAR-10"] if theirs else []
     found = sorted(rows(store, target), key=lambda one: reading.ORDER.index(one.label))
     lines = [head, ["---"] * len(head)]
+    seeds = max(one.seeds for one in found)
     for one in found:
-        cells = [one.label, accuracy(one), *_uploads(one), one.settings]
+        name = one.label if one.seeds == seeds else f"{one.label} (seeds: {one.seeds})"
+        cells = [name, accuracy(one), *_uploads(one), one.settings]
         lines.append([*cells, theirs.get(one.label, _DASH)] if theirs else cells)
     shown = "unknown" if target is None else f"{100 * target:.1f} %"
-    seeds = ", ".join(dict.fromkeys(str(one.seeds) for one in found))
     intro = f"Target: {shown}, 95 % of FedAvg's accuracy. Seeds: {seeds}. In parentheses: with the running mean.\n\n"
     return f"## {title}\n\n{intro}" + _markdown(lines)
 

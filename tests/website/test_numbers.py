@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import report, scale
-from website import links
+from website import links, methods
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,3 +67,17 @@ def test_benchmark_pages_are_what_the_measurements_say() -> None:
     assert scale.PAGE.read_text() == scale.page(results["costs"]), "run `make bench ARGS='--only costs'`"
     changed = {**results["costs"], "seconds_per_float": 2 * results["costs"]["seconds_per_float"]}
     assert scale.page(changed) != scale.page(results["costs"])
+
+
+def test_the_readme_shows_the_declared_uploads() -> None:
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in methods.overview().splitlines()[2:]]
+    declared = {row[0].strip("`"): row[-3] for row in cells}
+    rows = re.findall(
+        r"^\| ((?:`[\w+]+`(?:, )?)+) \|.*\| ([\d., ]+) \|$", (ROOT / "README.md").read_text(), re.MULTILINE
+    )
+    shown = {
+        name: upload
+        for names, uploads in rows
+        for name, upload in zip(re.findall(r"`([\w+]+)`", names), uploads.split(", "), strict=True)
+    }
+    assert shown == declared
