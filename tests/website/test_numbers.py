@@ -31,6 +31,7 @@ CHECKED = {
 CHOSEN = {
     "jobs/configs/README.md": "budgets of the papers",
     "docs/runbook.md": "thresholds of alerts",
+    "cluster/VALUES.md": "defaults and limits of settings",
     "docs/tutorial.md": "the target of the demo",
     "CHANGELOG.md": "what a release measured at its time",
 }
