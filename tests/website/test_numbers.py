@@ -57,7 +57,7 @@ def test_no_other_page_shows_measured_numbers() -> None:
     names = {page.relative_to(ROOT).as_posix(): page for page in pages}
     others = {name: page for name, page in names.items() if not any(fnmatch(name, one) for one in (*CHECKED, *CHOSEN))}
     found = {name: _MEASURED.findall(prose(page)) for name, page in others.items()}
-    assert len(found) > 15
+    assert len(found) >= 10
     assert {name: numbers for name, numbers in found.items() if numbers} == {}
     assert _MEASURED.findall("It takes 3 s, 2.5 x less, 90 % of 4 MB.") == ["3 s", "2.5 x", "90 %", "4 MB"]
 
