@@ -1,5 +1,6 @@
 """Hosts on fractions of logical GPUs, on a cluster of different nodes."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,7 @@ def gpu_cluster() -> Iterator[Cluster]:
 def test_four_hosts_on_each_of_four_gpus(gpu_cluster: Cluster, out: Path) -> None:
     places: list[HostPlace] = []
     requested: list[dict[str, float]] = []
+    shown: list[str] = []
 
     class Done(Exception):
         pass
@@ -44,6 +46,7 @@ def test_four_hosts_on_each_of_four_gpus(gpu_cluster: Cluster, out: Path) -> Non
             filters=[("class_name", "=", "HostActor"), ("state", "=", "ALIVE")], detail=True, limit=100
         )
         requested.extend(actor.required_resources for actor in actors)
+        shown.extend(actor.repr_name for actor in actors)
         hosts = [ray.get_actor(actor.name, actor.ray_namespace) for actor in actors]
         places.extend(ray.get([host.place.remote() for host in hosts]))
         raise Done
@@ -59,6 +62,8 @@ def test_four_hosts_on_each_of_four_gpus(gpu_cluster: Cluster, out: Path) -> Non
     with pytest.raises(Done):
         run(config, out=out, observe=observe)
     assert requested == [{"GPU": 0.25, "memory": 100 * 2**20}] * 16
+    # What Ray's dashboard shows.
+    assert all(re.fullmatch(r"raybcgd-.*-run-....-host-\d+-gpu-\d+ on GPU [01]", name) for name in shown), shown
     on_gpu = Counter((place.node, place.gpus) for place in places)
     assert len(on_gpu) == 4
     assert set(on_gpu.values()) == {4}
