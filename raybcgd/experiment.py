@@ -39,6 +39,7 @@ def run(
     *,
     module: nn.Module | None = None,
     dataset: Dataset | tuple[Any, ...] | None = None,
+    partition: Any = None,
     out: str | Path | None = None,
     resume: bool = False,
     observe: Observer | None = None,
@@ -48,17 +49,19 @@ def run(
     """Run an experiment and return its records and its model.
 
     Pass a custom module or data set as an object. A data set can also be a pair (train, test) of torch data sets, or
-    (x, y, x_test, y_test). Put a custom algorithm, partition, codec or loss into the config:
-    `Config(algorithm=Mine(lr=0.1))`. Files are written to `out`; the default is a new folder under `runs/`. With
-    `resume`, the run in that folder, or at `checkpoint.address`, continues from its last checkpoint. Progress is shown
-    on standard error, or in the notebook, with `label` as the name of the run; `progress=False` shows nothing.
+    (x, y, x_test, y_test). `partition` gives the training samples to clients: one list of sample indices per client, a
+    dict of such lists by client name, or one client id per training sample. Put a custom algorithm, partitioner, codec
+    or loss into the config: `Config(algorithm=Mine(lr=0.1))`. Files are written to `out`; the default is a new folder
+    under `runs/`. With `resume`, the run in that folder, or at `checkpoint.address`, continues from its last
+    checkpoint. Progress is shown on standard error, or in the notebook, with `label` as the name of the run;
+    `progress=False` shows nothing.
     """
     started = time.perf_counter()
     if not isinstance(config, Config):
         raise ConfigError(f"config is {type(config).__name__}; pass a Config, or load_config(path)")
     with as_display(progress).run(label or title(type(config.algorithm))) as watcher:
         watcher.announce("reading the data" if dataset is None else "partitioning the data")
-        problem, data = prepare(config, module, dataset)
+        problem, data = prepare(config, module, dataset, partition)
         config = problem.config
         watcher.expect(expected_rounds(problem))
         folder = _open_folder(config, problem.algorithm.name, out, resume)
@@ -141,7 +144,7 @@ def _open_folder(config: Config, algorithm: str, out: str | Path | None, resume:
     if resume and not folder.config.exists() and config.checkpoint.address is None:
         raise ConfigError(f"{path} holds no run to resume; start one with `raybcgd train`")
     if resume and folder.config.exists() and config.objects is None:
-        _check_objects(folder)
+        check_objects(folder)
     if not resume and (folder.config.exists() or folder.rounds.exists()):
         raise ConfigError(f"{path} already holds a run; choose another --out, or use `raybcgd resume {path}`")
     if config.checkpoint.address is not None:
@@ -157,7 +160,7 @@ def _open_folder(config: Config, algorithm: str, out: str | Path | None, resume:
     return folder
 
 
-def _check_objects(folder: RunFolder) -> None:
+def check_objects(folder: RunFolder) -> None:
     """Raise an error if the run in a folder used Python objects."""
     recorded = run_tables(folder).get("objects")
     if recorded:

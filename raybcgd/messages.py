@@ -1,5 +1,6 @@
 """Messages between the coordinator and the client hosts."""
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -144,3 +145,5 @@ class Score(NamedTuple):
     samples: int
     metrics: tuple[float, ...] = ()
     """Sums of the values of `evaluation.metrics`."""
+    squared_error: float = math.nan
+    """Sum of the squared errors of a regression."""

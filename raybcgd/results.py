@@ -14,7 +14,7 @@ from torch import nn
 from raybcgd.model.flat import FlatModel
 from raybcgd.problem import Problem
 from raybcgd.record.rounds import RoundLog, RoundRecord
-from raybcgd.record.summary import accuracies
+from raybcgd.record.summary import accuracies, losses_of
 from raybcgd.record.table import round_rows
 from raybcgd.storage import RunFolder, write_atomic
 
@@ -47,7 +47,8 @@ def frame_of(records: Sequence[RoundRecord]) -> Any:
 def headline_of(label: str, records: Sequence[RoundRecord], folder: Path) -> str:
     """Return a run in one line."""
     values = accuracies(records)
-    accuracy = f"accuracy {values[-1]:.1%}, " if values else ""
+    losses = losses_of(records)
+    accuracy = f"accuracy {values[-1]:.1%}, " if values else f"loss {losses[-1]:.4g}, " if losses else ""
     upload = records[-1].traffic.upload_d_total if records else 0.0
     return f"{label}, {len(records)} rounds, {accuracy}{upload:.1f} d uploaded, {folder}"
 

@@ -19,6 +19,7 @@ from raybcgd.compare.settings import CompareConfig
 from raybcgd.config import Config, make_config
 from raybcgd.config.files import assign, tables_of
 from raybcgd.data.dataset import Dataset
+from raybcgd.data.from_python import as_dataset
 from raybcgd.data.sources import load
 from raybcgd.engine.demand import demand
 from raybcgd.engine.ray.cluster import cluster, node_resources
@@ -31,12 +32,15 @@ from raybcgd.record.summary import Ranking, standing
 from raybcgd.report.points import showing_points
 from raybcgd.report.progress import Display, as_display
 from raybcgd.report.style import percentage
-from raybcgd.report.tables import percent
+from raybcgd.report.tables import percent, shown_loss
 from raybcgd.server.budget import expected_rounds
 from raybcgd.storage import RunFolder, make_folder, new_folder, write_atomic
 
 _RETRIES = 2
 """How often a trial starts again after it was lost, for example with its node."""
+
+DEFAULT_VALIDATION_SHARE = 0.1
+"""The fraction of the training samples that a sweep holds out if `data.validation_share` is not set."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,9 @@ class Sweep:
     metric: Ranking
     best: Point
     config: Config
-    """The config of the best point."""
+    """The config of the best point, which evaluates on test data if the original config does."""
+    validation_share: float
+    """The fraction of the training samples that was held out to choose the best point."""
     folder: Path
     """Contains `best.toml`, `sweep.json` and one folder per run. A run's folder is on the node where it ran."""
 
@@ -75,8 +81,8 @@ def sweep(
     config: Config,
     grid: Mapping[str, Iterable[Any]],
     *,
-    metric: Ranking = "last_tenth_accuracy",
-    dataset: Dataset | None = None,
+    metric: Ranking | None = None,
+    dataset: Dataset | tuple[Any, ...] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     observe: Callable[[Point], None] | None = None,
@@ -84,17 +90,20 @@ def sweep(
 ) -> Sweep:
     """Run every combination of the grid's values, and write the config of the best point to `best.toml`.
 
-    A trial requests the resources of one host in `[hosts]` and uses the local engine. Trials share the data. A point
-    that diverges is ranked last. If a point fails for another reason, such as a lost node or a full disk, there is no
-    best point: the other points run, then the sweep raises an error. With `resume`, finished points in `out` are read,
-    and unfinished ones continue.
+    The points are evaluated on validation data, so that the choice never sees the test data: on `validation_share` of
+    the training samples, by default a tenth. `metric` ranks them; the default is the mean accuracy over the last tenth
+    of the rounds, or the mean loss of a regression. A trial requests the resources of one host in `[hosts]` and uses
+    the local engine. Trials share the data. A point that diverges is ranked last. If a point fails for another reason,
+    such as a lost node or a full disk, there is no best point: the other points run, then the sweep raises an error.
+    With `resume`, finished points in `out` are read, and unfinished ones continue.
     """
     display, points = as_display(progress), list(_points(grid))
+    tuned = _on_validation(config)
     with display.stage("reading the data"):
-        dataset = dataset or load(config.data)
-    configs = [make_config(assign(tables_of(config), point)) for point in points]
+        dataset = load(tuned.data) if dataset is None else as_dataset(dataset)
+    trials = [make_config(assign(tables_of(tuned), point)) for point in points]
     with display.stage(f"checking {len(points)} points"):  # report an error in any config before the first run
-        rounds = [expected_rounds(prepare(each, dataset=dataset)[0]) for each in configs]
+        rounds = [expected_rounds(prepare(each, dataset=dataset)[0]) for each in trials]
     folder = (Path(out) if out is not None else new_folder("sweep")).absolute()
     if not (resume and folder.is_dir()):
         make_folder(folder)
@@ -105,13 +114,22 @@ def sweep(
         shown = stack.enter_context(showing_points(display, folders, rounds))
 
         def observed(point: Point) -> None:
-            accuracy = percent(point.results.get("last_tenth_accuracy"))
-            shown.end(point.number, f"{point.label}: {point.error or f'accuracy {accuracy}'}")
+            shown.end(point.number, f"{point.label}: {point.error or f'validation {_quality(point)}'}")
             if observe is not None:
                 observe(point)
 
-        done = _run_all(configs, points, dataset, folder, observed)
-    return _report(done, configs, metric, folder)
+        done = _run_all(trials, points, dataset, folder, observed)
+    configs = [make_config(assign(tables_of(config), point)) for point in points]
+    regression = dataset.regression or config.data.task == "regression"
+    metric = metric or ("last_tenth_loss" if regression else "last_tenth_accuracy")
+    return _report(done, configs, metric, tuned.data.validation_share, folder)
+
+
+def _on_validation(config: Config) -> Config:
+    """Return the config with an evaluation on held-out training samples."""
+    share = config.data.validation_share or DEFAULT_VALIDATION_SHARE
+    data = config.data.model_copy(update={"validation_share": share, "evaluate_on": "validation"})
+    return config.model_copy(update={"data": data})
 
 
 def parse_grid(texts: Iterable[str]) -> dict[str, list[Any]]:
@@ -270,13 +288,21 @@ class _Observer(ray.tune.Callback):
         self._observe(_point(number, self._points[number], trial.last_result, None))
 
 
-def _report(points: list[Point], configs: list[Config], metric: Ranking, folder: Path) -> Sweep:
-    sign = -1 if metric == "upload_d_to_target" else 1
+def _quality(point: Point) -> str:
+    found = point.results
+    if found.get("last_tenth_accuracy") is None:
+        return f"loss {shown_loss(found.get('last_tenth_loss'))}"
+    return f"accuracy {percent(found['last_tenth_accuracy'])}"
+
+
+def _report(points: list[Point], configs: list[Config], metric: Ranking, share: float, folder: Path) -> Sweep:
+    sign = -1 if metric == "upload_d_to_target" or metric.endswith("loss") else 1
     ranked = [(sign * value, point) for point in points if (value := point.results.get(metric)) is not None]
     lines = [
         {**point.settings, **point.results, "error": point.error, "folder": f"{point.number:03d}"} for point in points
     ]
-    write_atomic(folder / "sweep.json", json.dumps({"metric": metric, "points": lines}, indent=2) + "\n")
+    found = {"metric": metric, "evaluated_on": "validation", "validation_share": share, "points": lines}
+    write_atomic(folder / "sweep.json", json.dumps(found, indent=2) + "\n")
     broken = [point for point in points if point.broken]
     if broken:
         raise RunError(
@@ -288,19 +314,24 @@ def _report(points: list[Point], configs: list[Config], metric: Ranking, folder:
         raise RunError(f"no point of the sweep has a result: {'; '.join(sorted(reasons))}")
     best = max(ranked, key=lambda pair: pair[0])[1]
     write_atomic(folder / "best.toml", configs[best.number].to_toml())
-    return Sweep(tuple(points), metric, best, configs[best.number], folder)
+    return Sweep(tuple(points), metric, best, configs[best.number], share, folder)
 
 
 def sweep_table(result: Sweep) -> Table:
     """Return the results of a sweep as a table for the terminal."""
     keys = list(result.best.settings)
-    table = Table(title=f"{len(result.points)} runs, ranked by {result.metric}", title_justify="left")
-    for heading in (*keys, "last tenth", "best", f"d to {percentage(result.best.results['target'])}"):
+    held_out = f"on the {percentage(result.validation_share)} of the training samples held out for validation"
+    table = Table(title=f"{len(result.points)} runs, ranked by {result.metric} {held_out}", title_justify="left")
+    regression = result.best.results["best_accuracy"] is None
+    target = [] if regression else [f"d to {percentage(result.best.results['target'])}"]
+    for heading in (*keys, "last tenth", "best", *target):
         table.add_column(heading, justify="right")
     for point in result.points:
         cells = [str(point.settings[key]) for key in keys]
         if point.error is not None:
-            cells += ["failed", "", ""]
+            cells += ["failed", "", *("" for _ in target)]
+        elif regression:
+            cells += [shown_loss(point.results[name]) for name in ("last_tenth_loss", "best_loss")]
         else:
             upload = point.results["upload_d_to_target"]
             cells += [percent(point.results[name]) for name in ("last_tenth_accuracy", "best_accuracy")]

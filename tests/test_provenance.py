@@ -106,3 +106,28 @@ def test_a_shared_block_that_is_most_of_the_model_is_a_warning(out: Path, caplog
         wide = nn.Sequential(nn.Linear(20, 2), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 200))
         run(settings, module=wide, dataset=data(), out=out / algorithm.name)
         assert ("is 93 % of the model, and every client uploads it" in caplog.text) == warned, caplog.text
+
+
+@pytest.mark.parametrize(
+    ("objects", "says"),
+    [
+        ({"module": "x.Net"}, "used Python objects; resume it from Python: run(config, module=…, out=…, resume=True)"),
+        (
+            {},
+            'algorithm.name = "__main__:Mine" in {config} was defined in a script or a notebook; resume the run there',
+        ),
+    ],
+)
+def test_a_method_of_a_script_is_resumed_from_the_script(objects: dict[str, str], says: str, out: Path) -> None:
+    run(config(), out=out, progress=False)
+    tables = (out / "config.toml").read_text().replace('name = "fedavg"', 'name = "__main__:Mine"')
+    given = "".join(f'\n[objects]\n{name} = "{value}"\n' for name, value in objects.items())
+    (out / "config.toml").write_text(tables + given)
+    refused = CliRunner().invoke(app, ["resume", str(out), "--set", "rounds=3"])
+    assert refused.exit_code == 2
+    assert says.format(config=out / "config.toml") in refused.stderr
+
+
+def test_a_model_with_one_block_gets_a_note(out: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run(config().model_copy(update={"algorithm": FedBCGD()}), module=Net(), dataset=data(), out=out, progress=False)
+    assert "the layers of this model make one block, so every client uploads all of it" in caplog.text

@@ -13,6 +13,7 @@ from raybcgd.cli.data import data
 from raybcgd.cli.export import export
 from raybcgd.cli.list_settings import settings
 from raybcgd.cli.methods import methods
+from raybcgd.cli.new import new
 from raybcgd.cli.paper import paper
 from raybcgd.cli.report import report
 from raybcgd.cli.runs import compare, resume, sweep, train
@@ -22,7 +23,8 @@ from raybcgd.cli.watch import watch
 from raybcgd.version import VERSION
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for command in (train, resume, compare, sweep, paper, report, export, watch, submit, jobs, blocks, methods, settings):
+_COMMANDS = (new, train, resume, compare, sweep, paper, report, export, watch, submit, jobs, blocks, methods, settings)
+for command in _COMMANDS:
     app.command()(command)
 app.command("plan", hidden=True)(blocks)  # the former name of `blocks`
 app.add_typer(data, name="data")

@@ -12,7 +12,7 @@ from raybcgd.config import load_config
 from raybcgd.data.inspect import describe, describe_partition, label_counts
 from raybcgd.data.pack import pack as pack_folder
 from raybcgd.data.settings import PARTITIONS
-from raybcgd.problem import prepare
+from raybcgd.problem import load_data
 from raybcgd.report.heat_map import draw_heat_map
 
 data = typer.Typer(no_args_is_help=True, help="Inspect a data set, or pack images into Parquet files.")
@@ -28,21 +28,23 @@ def inspect(
     ] = None,
 ) -> None:
     """Describe a config's data set and its split among the clients."""
-    experiment = load_config(config, settings or ())
-    _, loaded = prepare(experiment)
-    dataset, targets = loaded.dataset, loaded.dataset.train.targets
+    experiment, loaded = load_data(load_config(config, settings or ()))
+    dataset = loaded.dataset
     lines = describe(dataset)
     for number, part in enumerate(loaded.partitions):
         prefix = f"phase {number}: " if len(loaded.partitions) > 1 else ""
-        lines += [line._replace(what=prefix + line.what) for line in describe_partition(targets, dataset.classes, part)]
+        lines += [line._replace(what=prefix + line.what) for line in describe_partition(dataset, part)]
     table = Table(show_header=False)
     for line in lines:
         table.add_row(line.what, line.value)
     out.print(table)
     if image is not None:
-        counts = label_counts(targets, dataset.classes, loaded.partitions[0])
+        counts = label_counts(dataset.labels, dataset.label_count, loaded.partitions[0])
         kind = PARTITIONS.name_of(type(experiment.data.partition))
-        draw_heat_map(counts, image, f"Labels per client: {dataset.name}, {kind}")
+        if dataset.regression:
+            draw_heat_map(counts, image, f"Targets per client: {dataset.name}, {kind}", "decile of the targets")
+        else:
+            draw_heat_map(counts, image, f"Labels per client: {dataset.name}, {kind}")
         print_line(f"image: {image}")
 
 

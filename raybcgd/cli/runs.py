@@ -24,7 +24,7 @@ from raybcgd.compare.comparison import compare as run_comparison
 from raybcgd.compare.comparison import variant_configs
 from raybcgd.config import Config, load_config, load_run_config
 from raybcgd.errors import ConfigError
-from raybcgd.experiment import run
+from raybcgd.experiment import check_objects, run
 from raybcgd.interrupts import Terminated
 from raybcgd.record.rounds import RoundLog
 from raybcgd.record.summary import Ranking
@@ -56,6 +56,7 @@ def resume(
 ) -> None:
     """Resume a run from its last checkpoint. `--set` can change settings that do not affect the weights."""
     run_folder = RunFolder(folder)
+    check_objects(run_folder)
     _run(load_run_config(run_folder, settings or (), trust), run_folder, True, log)
 
 
@@ -140,9 +141,12 @@ def sweep(
         typer.Option(help="Label or method of the compare.variants entry to sweep. Default: the config itself."),
     ] = None,
     metric: Annotated[
-        Ranking,
-        typer.Option(help="How to rank the runs: by highest accuracy, or by smallest upload to the target accuracy."),
-    ] = "last_tenth_accuracy",
+        Ranking | None,
+        typer.Option(
+            help="How to rank the runs: by highest accuracy, lowest loss, or smallest upload to the target accuracy. "
+            "Default: last_tenth_accuracy, or last_tenth_loss for regression."
+        ),
+    ] = None,
     settings: Set = None,
     out_folder: Out = None,
     resume: Annotated[
@@ -150,7 +154,10 @@ def sweep(
         typer.Option(help="auto: keep the finished points in --out, and continue the unfinished ones."),
     ] = "never",
 ) -> None:
-    """Run every combination of the values in the grid, in parallel if the cluster has room. Write the best config."""
+    """Run every combination of the values in the grid, in parallel if the cluster has room. Write the best config.
+
+    The runs are evaluated on validation data: data.validation_share of the training samples, by default a tenth.
+    """
     shown = display("auto")
     with shown.stage("loading Ray Tune"):
         from raybcgd.sweep import parse_grid, sweep_table
@@ -170,3 +177,4 @@ def sweep(
         raise _unfinished(end, folder, "points") from None
     out.print(sweep_table(result))
     print_line(f"best: {result.best.label}; config: {result.folder}/best.toml")
+    print_line(f"test data was not used; for the test accuracy, run: raybcgd train {result.folder}/best.toml")

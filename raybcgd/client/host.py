@@ -22,7 +22,7 @@ from raybcgd.client.state_cache import StateCache
 from raybcgd.client.training import LocalWork
 from raybcgd.client.uploads import Sent, Trained, Uploads
 from raybcgd.data.dataset import Split
-from raybcgd.data.normalise import normalise
+from raybcgd.data.normalise import as_targets, normalise
 from raybcgd.errors import located_line, named_line
 from raybcgd.messages import (
     FRESH,
@@ -38,7 +38,7 @@ from raybcgd.messages import (
     SumKey,
 )
 from raybcgd.model.metrics import Metrics
-from raybcgd.model.outputs import logits_of
+from raybcgd.model.outputs import judge, logits_of
 from raybcgd.problem import Data, Problem
 from raybcgd.randomness import seed_of
 from raybcgd.record.state_layout import State
@@ -327,14 +327,13 @@ class ClientHost:
                 self._flat.vector.copy_(torch.as_tensor(x))
             split, rows = self._rows_of(piece)
             raw = torch.from_numpy(split.inputs[rows]).to(self._device)
-            targets = torch.from_numpy(split.targets[rows]).to(self._device)
+            targets = as_targets(split.targets[rows], self._problem.dtype).to(self._device)
             outputs = logits_of(self._flat.module(normalise(raw, dataset, self._problem.dtype)))
             losses = self._problem.loss(outputs, targets, reduction="none").double()
-            single = outputs.dim() == 1 or outputs.shape[-1] == 1
-            guess = (outputs.reshape(-1) > 0).long() if single else outputs.argmax(-1)
             # Clients' pieces only need the accuracy.
             measured = () if piece.client is not None else self._metrics.sums(outputs, targets)
-            scores.append(Score(int((guess == targets).sum()), float(losses.sum()), len(rows), measured))
+            correct, error = judge(outputs, targets)
+            scores.append(Score(correct, float(losses.sum()), len(rows), measured, error))
         return scores
 
     def _rows_of(self, piece: Piece) -> tuple[Split, np.ndarray]:

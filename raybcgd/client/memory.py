@@ -17,6 +17,7 @@ from raybcgd.algorithms.api import Round
 from raybcgd.client.device import CPU
 from raybcgd.client.host import ClientHost, one_thread
 from raybcgd.config.schema import Config
+from raybcgd.data.normalise import input_dtype
 from raybcgd.messages import ClientTask, Piece, RoundOrders
 from raybcgd.problem import Data, Problem
 
@@ -82,7 +83,7 @@ def predict(problem: Problem, data: Data) -> MemoryEstimate:
     down = _broadcast(problem, len(data.partitions))
     resident = int(min(config.hosts.device_state_memory_mb * 2**20, problem.clients * row))
     resident -= resident % max(row, 1)
-    samples = data.dataset.train.inputs.size * problem.dtype.itemsize
+    samples = data.dataset.train.inputs.size * input_dtype(data.dataset, problem.dtype).itemsize
     fits = samples <= config.hosts.data_memory_mb * 2**20 and not config.data.augment
     samples = (samples if fits else 0) + data.dataset.train.targets.nbytes
     broadcast = sum(vector.nbytes for vector in down.values())

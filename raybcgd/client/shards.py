@@ -9,7 +9,7 @@ from torch import Tensor
 
 from raybcgd.client.batches import Schedule, schedule
 from raybcgd.data.augment import apply, draw
-from raybcgd.data.normalise import normalise
+from raybcgd.data.normalise import as_targets, input_dtype, normalise
 from raybcgd.messages import RoundOrders
 from raybcgd.problem import Data, Problem
 from raybcgd.randomness import stream
@@ -57,14 +57,15 @@ class Shards:
     def __init__(self, problem: Problem, data: Data, device: torch.device) -> None:
         self._problem, self._data, self._device = problem, data, device
         train, budget = data.dataset.train, problem.config.hosts.data_memory_mb * 2**20
-        self._targets = torch.from_numpy(train.targets).to(device)
+        self._targets = as_targets(train.targets, problem.dtype).to(device)
         self._resident: Samples | None = None
         self._ready: set[tuple[int, int]] = set()
-        fits = train.inputs.size * problem.dtype.itemsize <= budget
+        dtype = input_dtype(data.dataset, problem.dtype)
+        fits = train.inputs.size * dtype.itemsize <= budget
         if fits and not problem.config.data.augment:
             shape, images = train.inputs.shape, train.inputs.ndim == 4 and train.inputs.shape[1] > 1
             shape = (shape[0], *shape[2:], shape[1]) if images else shape
-            stored = torch.empty(shape, dtype=problem.dtype, device=device)  # pages are used when they are filled
+            stored = torch.empty(shape, dtype=dtype, device=device)  # pages are used when they are filled
             self._resident = Samples(stored, self._targets, images)
 
     def shards(self, clients: Sequence[int], orders: RoundOrders) -> list[Shard]:

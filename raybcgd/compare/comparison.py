@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -12,6 +13,7 @@ from raybcgd.compare.variants import Method, naming_variant
 from raybcgd.compare.variants import variant_configs as variant_configs
 from raybcgd.config import Config
 from raybcgd.data.dataset import Dataset
+from raybcgd.data.from_python import as_dataset
 from raybcgd.data.sources import load
 from raybcgd.engine.engines import engine_named
 from raybcgd.engine.session import ignore
@@ -53,7 +55,7 @@ def compare(
     *,
     algorithms: Iterable[Method] | None = None,
     module: nn.Module | None = None,
-    dataset: Dataset | None = None,
+    dataset: Dataset | tuple[Any, ...] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool | Display = True,
@@ -66,7 +68,7 @@ def compare(
     display, rounds = as_display(progress), 0
     configs = variant_configs(config, algorithms)
     with display.stage("reading the data"):
-        dataset = dataset or load(config.data)
+        dataset = load(config.data) if dataset is None else as_dataset(dataset)
     for label, variant in configs.items():
         with naming_variant(label), display.stage(f"checking {label}"):  # before the first one runs
             rounds += expected_rounds(prepare(variant, module, dataset)[0])

@@ -87,7 +87,7 @@ def _nearest(name: str, section: type[Section], table: str, whole: type[Section]
         return f"it is a setting of {', '.join(others)}: remove it, or change {table}.{choice.key}"
     known = [*section.model_fields, *([choice.key] if choice else [])]
     elsewhere = [".".join(path) for path in _paths(whole) if path[-1] == name and ".".join(path[:-1]) != table]
-    if elsewhere and not difflib.get_close_matches(name, known):
+    if elsewhere and not difflib.get_close_matches(name, known, cutoff=0.75):
         return f"did you mean {' or '.join(elsewhere)}?"
     return did_you_mean(name, known) or f"use one of {', '.join(known)}"
 

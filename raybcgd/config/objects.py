@@ -8,6 +8,7 @@ from raybcgd.section import Section
 if TYPE_CHECKING:
     from torch import nn
 
+    from raybcgd.data.clients import Clients
     from raybcgd.data.dataset import Dataset
 
 
@@ -29,15 +30,20 @@ class ObjectsConfig(Section):
     dataset_sha256: str | None = None
     """Hash of all samples and labels."""
 
+    partition: str | None = None
+    """Number of clients of the partition."""
+    partition_sha256: str | None = None
+    """Hash of the clients of all training samples."""
+
     @property
     def call(self) -> str:
         """The Python call that resumes a run with these objects."""
-        given = [f"{name}=…" for name in ("module", "dataset") if getattr(self, name) is not None]
+        given = [f"{name}=…" for name in ("module", "dataset", "partition") if getattr(self, name) is not None]
         return f"run(config, {', '.join(given)}, out=…, resume=True)"
 
 
-def describe(module: "nn.Module | None", dataset: "Dataset | None") -> ObjectsConfig:
-    """Return what identifies a module and a data set."""
+def describe(module: "nn.Module | None", dataset: "Dataset | None", clients: "Clients | None" = None) -> ObjectsConfig:
+    """Return what identifies a module, a data set and a partition."""
     found: dict[str, Any] = {}
     if module is not None:
         digest = hashlib.sha256()
@@ -53,6 +59,11 @@ def describe(module: "nn.Module | None", dataset: "Dataset | None") -> ObjectsCo
         for split in (dataset.train, dataset.test):
             digest.update(split.inputs.data)
             digest.update(split.targets.data)
+        if dataset.clients is not None:
+            digest.update(dataset.clients.owners.data)
         found["dataset"], found["dataset_sha256"] = dataset.name, digest.hexdigest()
         found["train_shape"], found["test_shape"] = dataset.train.inputs.shape, dataset.test.inputs.shape
+    if clients is not None:
+        found["partition"] = f"a partition of {len(clients)} clients"
+        found["partition_sha256"] = hashlib.sha256(clients.owners.data).hexdigest()
     return ObjectsConfig(**found)

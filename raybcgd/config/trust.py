@@ -24,6 +24,11 @@ def check_trusted(tables: Mapping[str, Any], given: Container[str], folder: RunF
     The user approves a setting by giving it on the command line, and a class by installing its package.
     """
     for registry, reference in _references(tables):
+        if reference.startswith("__main__:"):
+            raise ConfigError(
+                f'{registry.setting} = "{reference}" in {folder.config} was defined in a script or a notebook; resume '
+                f'the run there: run(config, out="{folder.path}", resume=True)'
+            )
         if registry.setting not in given and not (registry.takes_classes and _is_installed(reference, folder.path)):
             raise ConfigError(
                 f'{registry.setting} = "{reference}" in {folder.config} names code outside raybcgd; '

@@ -1,25 +1,30 @@
 """A data set in memory: train and test arrays and their normalisation constants."""
 
 import math
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from raybcgd.data.clients import Clients, as_clients
 from raybcgd.errors import ConfigError
 
 Array = npt.NDArray[np.generic]
 Labels = npt.NDArray[np.int64]
+DECILES = 10
+"""Number of ranges into which the targets of a regression are divided, where a partition needs labels."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Samples and labels. Images are (n, channels, height, width) and C-contiguous; byte images stay uint8."""
+    """Samples and targets. Images are (n, channels, height, width) and C-contiguous; byte images stay uint8."""
 
     inputs: Array
-    targets: Labels
+    targets: npt.NDArray[Any]
+    """Labels, or floats for regression."""
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -33,17 +38,21 @@ class Split:
 class Dataset:
     """Train and test data, checked on construction.
 
-    Bytes stay bytes, so that each node holds one small copy. Batches are normalised per channel on the device:
-    (inputs / scale - mean) / std. The defaults leave float inputs unchanged.
+    Bytes stay bytes, so that each node holds one small copy. Batches are normalised per channel, or per feature of a
+    table, on the device: (inputs / scale - mean) / std. The defaults leave float inputs unchanged. Integers other than
+    bytes are tokens, which are never normalised.
     """
 
     name: str
     train: Split
     test: Split
     classes: int
+    """Number of classes. 0: the targets are floats, for regression."""
     scale: float = 1.0
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
+    clients: Clients | None = None
+    """The clients that the data set brings along, for the natural partition. None: it has none."""
     from_config: bool = False
     """Whether `[data]` describes the data set. False: it was made in Python."""
 
@@ -59,10 +68,38 @@ class Dataset:
             )
         if self.scale <= 0 or min(self.std, default=0.0) <= 0:
             raise ConfigError(f"data {self.name!r}: scale {self.scale} and std {self.std} must be positive")
-        channels = train.shape[1] if train.ndim == 4 else 1
+        channels = train.shape[1] if train.ndim in (2, 4) else 1
         if not {len(self.mean), len(self.std)} <= {1, channels}:
             constants = f"mean {self.mean} and std {self.std}"
             raise ConfigError(f"data {self.name!r}: {constants} need 1 or {channels} values, one per channel")
+        if self.tokens and (self.scale, self.mean, self.std) != (1.0, (0.0,), (1.0,)):
+            raise ConfigError(
+                f"data {self.name!r}: integer inputs are tokens; remove scale, mean and std, or use floats"
+            )
+
+    @property
+    def regression(self) -> bool:
+        """Whether the targets are floats."""
+        return self.classes == 0
+
+    @property
+    def tokens(self) -> bool:
+        """Whether the inputs are integers for an embedding."""
+        return self.train.inputs.dtype.kind == "i"
+
+    @cached_property
+    def labels(self) -> Labels:
+        """The label of each training sample; the decile of its target for regression, numbered from 0."""
+        targets = self.train.targets
+        if not self.regression:
+            return targets
+        edges = np.quantile(targets, np.arange(1, DECILES) / DECILES)
+        return np.searchsorted(edges, targets, side="right").astype(np.int64)
+
+    @property
+    def label_count(self) -> int:
+        """Number of different `labels`."""
+        return DECILES if self.regression else self.classes
 
     @classmethod
     def from_tensors(
@@ -77,13 +114,22 @@ class Dataset:
         scale: float | None = None,
         mean: tuple[float, ...] | None = None,
         std: tuple[float, ...] | None = None,
+        partition: Any = None,
     ) -> Self:
         """Make a data set from your own NumPy arrays or tensors. Images are (n, channels, height, width).
 
         For uint8 inputs, `scale` defaults to 255, and `mean` and `std` to those of the train data. Float inputs are
-        unchanged by default. `classes` defaults to the largest train label + 1.
+        unchanged by default. Other integers are tokens. Integer targets are labels, and `classes` defaults to the
+        largest train label + 1; float targets are for regression.
+
+        `partition` gives the train samples to clients: one list of sample indices per client, a dict of such lists by
+        client name, or one client id per train sample.
         """
         train, test = _split("train", train_inputs, train_targets), _split("test", test_inputs, test_targets)
+        if train.targets.dtype.kind == "f":
+            if classes:
+                raise ConfigError(f"data {name!r}: targets are {train.targets.dtype}; use integer labels with classes=")
+            classes = 0
         if classes is None:
             largest = int(train.targets.max(initial=1))
             if largest >= max(len(train), 2):
@@ -98,7 +144,11 @@ class Dataset:
         if is_bytes and not (mean and std) and train.inputs.size and scale > 0:
             found_mean, found_std = channel_statistics(train.inputs, scale)
             mean, std = mean or found_mean, std or found_std
-        return cls(name, train, test, classes, scale, mean or (0.0,), std or (1.0,))
+        return cls(name, train, test, classes, scale, mean or (0.0,), std or (1.0,)).partitioned(partition)
+
+    def partitioned(self, partition: Any) -> Self:
+        """Return the data set with other clients: see `from_tensors`. None: unchanged."""
+        return self if partition is None else replace(self, clients=as_clients(partition, len(self.train)))
 
 
 def channel_statistics(images: Array, scale: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -120,11 +170,15 @@ def _split(part: str, inputs: Array | torch.Tensor, targets: Array | torch.Tenso
     samples, labels = _array(inputs), _array(targets)
     if samples.ndim < 2:
         raise ConfigError(f"data.{part} inputs have shape {samples.shape}; give one row or image per sample")
-    if labels.dtype.kind not in "biu":
-        raise ConfigError(f"data.{part} targets are {labels.dtype}; use integer labels 0 .. classes - 1")
+    if labels.dtype.kind not in "biuf":
+        raise ConfigError(f"data.{part} targets are {labels.dtype}; use integer labels, or floats for regression")
+    if labels.dtype.kind == "f" and labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
     if samples.dtype == np.uint8 and samples.ndim == 3:
         samples = samples[:, None]  # add the missing channel axis of grey images
-    return Split(samples, labels.astype(np.int64, copy=False))
+    if samples.dtype.kind in "iu" and samples.dtype != np.uint8:
+        samples = samples.astype(np.int64, copy=False)  # torch has few operations on other integers
+    return Split(samples, labels if labels.dtype.kind == "f" else labels.astype(np.int64, copy=False))
 
 
 def _array(values: Array | torch.Tensor) -> Array:
@@ -141,11 +195,18 @@ def _problem(split: Split, classes: int) -> str:
         return f"{len(inputs)} inputs but targets of shape {targets.shape}; give one label per sample"
     if len(targets) == 0:
         return "it is empty; add at least one sample"
-    if inputs.dtype not in (np.uint8, np.float16, np.float32, np.float64):
-        return f"inputs are {inputs.dtype}; use uint8 or floats"
+    if inputs.dtype not in (np.uint8, np.int64, np.float16, np.float32, np.float64):
+        return f"inputs are {inputs.dtype}; use uint8 or floats, or integers for tokens"
+    if inputs.dtype == np.int64 and inputs.min(initial=0) < 0:
+        return f"inputs have the token {inputs.min()}; number tokens from 0"
     # min and max propagate NaN and need no temporary array.
     if inputs.dtype.kind == "f" and not np.isfinite([inputs.min(initial=0), inputs.max(initial=0)]).all():
         return "inputs contain NaN or infinity; remove them"
+    if (targets.dtype.kind == "f") != (classes == 0):
+        kind = "floats, for regression" if classes == 0 else f"labels of {classes} classes"
+        return f"targets are {targets.dtype}, but they should be {kind}; use the same kind in both splits"
+    if classes == 0:
+        return "" if np.isfinite(targets).all() else "targets contain NaN or infinity; remove them"
     low, high = int(targets.min()), int(targets.max())
     if low < 0:
         return f"labels run from {low} to {high}; number them from 0, for example with `labels - ({low})`"

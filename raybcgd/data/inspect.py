@@ -20,30 +20,48 @@ def describe(dataset: Dataset) -> list[Line]:
     """Return sizes, shapes, classes and normalisation constants of a data set."""
     inputs = dataset.train.inputs
     megabytes = (inputs.nbytes + dataset.test.inputs.nbytes) / 1e6
-    counts = np.bincount(dataset.train.targets, minlength=dataset.classes)
     return [
         Line("data set", dataset.name),
         Line("train samples", f"{len(dataset.train):,}"),
         Line("test samples", f"{len(dataset.test):,}"),
-        Line("sample", f"{' x '.join(map(str, inputs.shape[1:]))} {inputs.dtype}"),
+        Line("sample", f"{' x '.join(map(str, inputs.shape[1:]))} {'tokens' if dataset.tokens else inputs.dtype}"),
         Line("in memory", f"{megabytes:,.1f} MB"),
-        Line("classes", str(dataset.classes)),
-        Line("train samples per class", _spread(counts)),
-        Line("scale, mean, std", f"{dataset.scale:g}, {_short(dataset.mean)}, {_short(dataset.std)}"),
+        *_targets(dataset),
+        *_constants(dataset),
+        *([] if dataset.clients is None else [Line("own clients", _some(dataset.clients.names))]),
     ]
 
 
-def describe_partition(targets: Labels, classes: int, partition: Partition) -> list[Line]:
+def _targets(dataset: Dataset) -> list[Line]:
+    targets = dataset.train.targets
+    if dataset.regression:
+        spread = f"{targets.min():.4g} to {targets.max():.4g}, {targets.mean():.4g} on average"
+        return [Line("targets", f"numbers, for regression: {spread}")]
+    counts = np.bincount(targets, minlength=dataset.classes)
+    return [Line("classes", str(dataset.classes)), Line("train samples per class", _spread(counts))]
+
+
+def _constants(dataset: Dataset) -> list[Line]:
+    inputs = dataset.train.inputs
+    if dataset.tokens:
+        return [Line("largest token", f"{inputs.max():,}")]
+    if inputs.ndim == 2 and len(dataset.mean) > 1:
+        return [Line("normalised", f"each of the {inputs.shape[1]:,} features, by its mean and deviation")]
+    return [Line("scale, mean, std", f"{dataset.scale:g}, {_short(dataset.mean)}, {_short(dataset.std)}")]
+
+
+def describe_partition(dataset: Dataset, partition: Partition) -> list[Line]:
     """Return the clients' sizes, and statistics of how much their labels differ."""
-    counts = label_counts(targets, classes, partition)
+    counts = label_counts(dataset.labels, dataset.label_count, partition)
+    label, labels = ("decile of targets", "deciles of targets") if dataset.regression else ("label", "labels")
     largest = float((counts.max(axis=1) / counts.sum(axis=1)).mean())
     return [
         Line("clients", f"{len(partition):,}"),
-        Line("samples assigned", f"{len(partition.indices):,} of {len(targets):,}"),
+        Line("samples assigned", f"{len(partition.indices):,} of {len(dataset.train):,}"),
         Line("samples per client", _spread(partition.sizes)),
-        Line("labels per client", _spread((counts > 0).sum(axis=1))),
-        Line("share of a client's most frequent label", f"{largest:.0%} on average"),
-        Line("distance from iid", f"{distance_from_iid(counts):.2f} (0: iid, 1: no label in common)"),
+        Line(f"{labels} per client", _spread((counts > 0).sum(axis=1))),
+        Line(f"share of a client's most frequent {label}", f"{largest:.0%} on average"),
+        Line("distance from iid", f"{distance_from_iid(counts):.2f} (0: iid, 1: no {label} in common)"),
     ]
 
 
@@ -73,6 +91,11 @@ def distance_from_iid(counts: Ints) -> float:
 def _spread(values: Ints) -> str:
     low, mean, high = int(values.min()), float(values.mean()), int(values.max())
     return f"{low:,} each" if low == high else f"{low:,} to {high:,}, {mean:,.1f} on average"
+
+
+def _some(names: Sequence[str]) -> str:
+    rest = f", … ({len(names):,} in all)" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + rest
 
 
 def _short(values: Sequence[float]) -> str:

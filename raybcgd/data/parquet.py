@@ -1,8 +1,9 @@
-"""Parquet files in the Hugging Face image layout: image bytes and labels in train-*.parquet and test-*.parquet."""
+"""Parquet files train-*.parquet and test-*.parquet: images in the Hugging Face layout, tables or token sequences."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from raybcgd.data.clients import Clients, clients_from_ids
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.images import Encoded, EncodedSplit, decode_dataset
+from raybcgd.data.settings import DataConfig
+from raybcgd.data.tabular import feature_columns, is_number, joined, numeric_columns, read_features, tabular_dataset
 from raybcgd.errors import ConfigError, first_line
 
 TEST_NAMES = ("test", "validation", "valid", "val")
@@ -22,20 +26,19 @@ LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "class", "character"
 ROWS_PER_READ = 2048
 
 
-def load_parquet(
-    root: Path,
-    *,
-    name: str,
-    image_column: str | None,
-    label_column: str | None,
-    image_size: int | None,
-    classes: int | None,
-) -> Dataset:
-    """Load all images of a folder of Parquet files as bytes."""
-    train_files, test_files = find_files(root)
-    train, declared_classes = _split(train_files, image_column, label_column)
-    test, _ = _split(test_files, image_column, label_column)
-    return decode_dataset(name, train, test, image_size, classes or declared_classes)
+def load_parquet(root: Path, config: DataConfig, name: str) -> Dataset:
+    """Load a folder of Parquet files: images as bytes, columns of numbers, or sequences of tokens."""
+    files = find_files(root)
+    if _has_images(files[0][0], config):
+        (train, declared), (test, _) = (_split(paths, config) for paths in files)
+        dataset = decode_dataset(name, train, test, config.image_size, config.classes or declared)
+    else:
+        inputs, targets, columns = _table(files[0], config, config.feature_columns)
+        test_inputs, test_targets, _ = _table(files[1], config, columns)
+        dataset = tabular_dataset(name, (inputs, targets), (test_inputs, test_targets), config.classes)
+    if config.client_column is None:
+        return dataset
+    return replace(dataset, clients=_clients(files[0], config.client_column))
 
 
 def has_parquet(root: Path) -> bool:
@@ -72,23 +75,73 @@ def _reading(path: Path) -> Iterator[None]:
         raise ConfigError(f"data.root: {problem}: truncated, corrupt or not Parquet; fetch it again") from error
 
 
-def _split(paths: list[Path], image_column: str | None, label_column: str | None) -> tuple[EncodedSplit, int | None]:
-    """Open the files of a split and read their labels. Also return the number of classes that they declare."""
+def _has_images(path: Path, config: DataConfig) -> bool:
+    """Return whether the inputs are images. Without bytes and numbers, they should be."""
+    with _reading(path):
+        schema = pq.ParquetFile(path).schema_arrow
+    if config.feature_columns is not None or config.image_column is not None:
+        return config.feature_columns is None
+    others = [config.label_column or next((name for name in LABEL_COLUMNS if name in schema.names), None)]
+    return any(_holds_bytes(field.type) for field in schema) or not numeric_columns(
+        schema, [*others, config.client_column]
+    )
+
+
+def _table(paths: list[Path], config: DataConfig, columns: Sequence[str] | None) -> tuple[Any, Any, Sequence[str]]:
+    """Read the features and the targets of a split. All files have the same feature columns, which are returned too."""
+    inputs, targets = [], []
+    for path in paths:
+        with _reading(path):
+            file = pq.ParquetFile(path)
+            label = _label_column(path, file.schema_arrow, config)
+            columns = feature_columns(path, file.schema_arrow, columns, (label, config.client_column))
+            table = file.read(columns=[*columns, label])
+        targets.append(_targets(table.column(label), label, path, config))
+        inputs.append(read_features(table.select(columns), path))
+    assert columns is not None
+    return joined(inputs, columns), np.concatenate(targets), columns
+
+
+def _label_column(path: Path, schema: Any, config: DataConfig) -> str:
+    """Return the column of the targets: integers, or any numbers for regression."""
+    regression = config.task == "regression"
+    fits = is_number if regression else pa.types.is_integer
+    fitting = [field.name for field in schema if fits(field.type) and field.name != config.client_column]
+    unfit = config.label_column is None and any(name in schema.names for name in LABEL_COLUMNS)
+    if not fitting or (unfit and not any(name in fitting for name in LABEL_COLUMNS)):
+        kind = "numbers to use as targets" if regression else "integers to use as labels"
+        fix = "add them" if regression else 'write the labels as integers 0, 1, …, or set data.task = "regression"'
+        raise ConfigError(
+            f"data.label_column: no column of {path} has {kind}, only {_listed(schema)}; {fix}, or name their column"
+        )
+    content = "numbers" if regression else "integers"
+    return _choose("label", config.label_column, fitting, LABEL_COLUMNS, f"{content} in {path}")
+
+
+def _targets(column: Any, label: str, path: Path, config: DataConfig) -> Any:
+    if column.null_count:
+        raise ConfigError(f"data.label_column: column {label!r} of {path} has rows without a label; remove them")
+    return column.to_numpy().astype(np.float32 if config.task == "regression" else np.int64)
+
+
+def _split(paths: list[Path], config: DataConfig) -> tuple[EncodedSplit, int | None]:
+    """Open the files of a split of images and read their labels. Also return the number of classes they declare."""
     images, labels, declared = [], [], None
     for path in paths:
         with _reading(path):
             file = pq.ParquetFile(path)
             schema = file.schema_arrow
             with_bytes = [field.name for field in schema if _holds_bytes(field.type)]
-            with_integers = [field.name for field in schema if pa.types.is_integer(field.type)]
-            _check_columns(path, schema, with_bytes, with_integers)
-            image = _choose("image", image_column, with_bytes, IMAGE_COLUMNS, f"image bytes in {path}")
-            label = _choose("label", label_column, with_integers, LABEL_COLUMNS, f"integers in {path}")
+            if not with_bytes:
+                raise ConfigError(
+                    f"data.image_column: no column of {path} has image files as bytes, only {_listed(schema)}; embed "
+                    "the images, for example with `raybcgd data pack`, or use columns of numbers"
+                )
+            image = _choose("image", config.image_column, with_bytes, IMAGE_COLUMNS, f"image bytes in {path}")
+            label = _label_column(path, schema, config)
             column = file.read(columns=[label]).column(label)
-        if column.null_count:
-            raise ConfigError(f"data.label_column: column {label!r} of {path} has rows without a label; remove them")
         images.append(_images(path, file, image))
-        labels.append(column.to_numpy().astype(np.int64))
+        labels.append(_targets(column, label, path, config))
         declared = declared or _declared_classes(schema, label)
     targets = np.concatenate(labels)
     if len(targets) == 0:
@@ -96,19 +149,9 @@ def _split(paths: list[Path], image_column: str | None, label_column: str | None
     return EncodedSplit(chain.from_iterable(images), targets), declared
 
 
-def _check_columns(path: Path, schema: Any, with_bytes: list[str], with_integers: list[str]) -> None:
-    """Raise an error if a file has no images or no labels."""
+def _listed(schema: Any) -> str:
     columns = ", ".join(f"{field.name} ({field.type})" for field in schema)
-    columns = columns if len(columns) < 200 else f"{columns[:200]}…"
-    if not with_bytes:
-        raise ConfigError(
-            f"data.image_column: no column of {path} has image files as bytes, only {columns}; embed the images, for "
-            "example with `raybcgd data pack`, or write a data.source for other samples"
-        )
-    if not with_integers:
-        raise ConfigError(
-            f"data.label_column: no column of {path} has integers, only {columns}; write the labels as integers 0, 1, …"
-        )
+    return columns if len(columns) < 200 else f"{columns[:200]}…"
 
 
 def _choose(what: str, wanted: str | None, fitting: list[str], usual: tuple[str, ...], content: str) -> str:
@@ -139,6 +182,28 @@ def _images(path: Path, file: Any, column: str) -> Iterator[Encoded]:
                     raise ConfigError(f"data.root: {problem}; write the file again with embedded bytes")
                 yield Encoded(blob, f"row {row} of {path}")
                 row += 1
+
+
+def _clients(paths: list[Path], column: str) -> Clients:
+    """Read the client ids of the training samples."""
+    ids = []
+    for path in paths:
+        with _reading(path):
+            file = pq.ParquetFile(path)
+            if column not in file.schema_arrow.names:
+                names = ", ".join(file.schema_arrow.names)
+                raise ConfigError(f'data.client_column = "{column}" is not a column of {path}; use one of {names}')
+            found = file.read(columns=[column]).column(column)
+        if pa.types.is_dictionary(found.type):
+            found = found.cast(found.type.value_type)
+        integers = pa.types.is_integer(found.type)
+        if not (integers or pa.types.is_string(found.type) or pa.types.is_large_string(found.type)):
+            raise ConfigError(f'data.client_column = "{column}" of {path} has {found.type}; use integers or strings')
+        if found.null_count:
+            raise ConfigError(f'data.client_column = "{column}" of {path} has rows without a client; remove them')
+        ids.append(found.to_numpy().astype(np.int64 if integers else str))
+    everyone = np.concatenate(ids)
+    return clients_from_ids(everyone, len(everyone), f'data.client_column = "{column}"')
 
 
 def _declared_classes(schema: Any, label: str) -> int | None:

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from raybcgd.data.clients import Clients
 from raybcgd.data.settings import PARTITIONS, PartitionConfig
 from raybcgd.errors import ConfigError
 from raybcgd.randomness import stream
@@ -59,8 +60,11 @@ class Partitioner(PartitionConfig):
         return PARTITIONS.name_of(type(self))
 
 
-def partition(targets: Ints, classes: int, config: PartitionConfig, seed: int) -> Partition:
-    """Split the training samples among the clients. The result depends only on the labels, the config and the seed."""
+def partition(targets: Ints, classes: int, config: PartitionConfig, seed: int, own: Clients | None = None) -> Partition:
+    """Split the training samples among the clients. The result depends only on the arguments.
+
+    `own` are the clients of the data set, for the natural partition.
+    """
     assert isinstance(config, Partitioner)
     n, clients, kind = len(targets), config.clients, PARTITIONS.name_of(type(config))
     if clients > n:
@@ -68,8 +72,11 @@ def partition(targets: Ints, classes: int, config: PartitionConfig, seed: int) -
             f"data.partition.clients = {clients} is more than the {n} training samples; lower it to {n} or less"
         )
     rng = stream(seed, "partition", kind)
-    with PARTITIONS.running(type(config)):
-        owners = np.asarray(config.owners(targets, classes, rng))
+    if isinstance(config, Natural) and own is not None:
+        owners = own.owners
+    else:
+        with PARTITIONS.running(type(config)):
+            owners = np.asarray(config.owners(targets, classes, rng))
     _check(owners, n, clients, kind)
     if config.samples_per_client is not None:
         owners = _cap(owners, clients, config.samples_per_client, rng)
@@ -106,6 +113,19 @@ def split_at_random(sizes: Ints, samples: Ints, total: int, rng: np.random.Gener
     chosen = rng.permutation(samples)[: sizes.sum()]
     owners[chosen] = np.repeat(np.arange(len(sizes)), sizes)
     return owners
+
+
+class Natural(Partitioner):
+    """The clients of the data set: `data.client_column`, or a partition from Python."""
+
+    clients: int = Field(0, ge=0)
+    """M, the number of clients. Leave it out: the data set tells."""
+
+    def owners(self, targets: Ints, classes: int, rng: np.random.Generator) -> Ints:
+        raise ConfigError(
+            'data.partition.kind = "natural" needs data with clients; set data.client_column, or pass partition=… '
+            "from Python"
+        )
 
 
 class IID(Partitioner):

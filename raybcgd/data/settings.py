@@ -25,6 +25,7 @@ PARTITIONS = Registry(
     "data.partition.kind",
     {
         "iid": "raybcgd.data.partition:IID",
+        "natural": "raybcgd.data.partition:Natural",
         "dirichlet": "raybcgd.data.partition:Dirichlet",
         "dirichlet_free": "raybcgd.data.partition:DirichletFree",
         "shards": "raybcgd.data.partition:Shards",
@@ -36,6 +37,8 @@ DEFAULT_PARTITION = "dirichlet"
 _FILES = ("parquet", "image_folder", "tiny_imagenet", *_TORCHVISION)
 _READERS = {
     **dict.fromkeys(("root", "image_column", "label_column", "image_size", "classes"), _FILES),
+    "feature_columns": ("parquet",),
+    "client_column": tuple(name for name in _FILES if name != "image_folder"),
     "download": _TORCHVISION,
     "emnist_split": ("emnist",),
     "options": (),
@@ -104,15 +107,23 @@ class DataConfig(Section):
     image_column: str | None = None
     """Parquet column of the images. Default: detected by name and type."""
     label_column: str | None = None
-    """Parquet column of the integer labels. Default: detected by name and type."""
+    """Parquet column of the integer labels, or of the numbers to predict with task = "regression". Default: detected by
+    name and type."""
+    feature_columns: tuple[str, ...] | None = None
+    """Parquet columns of the inputs, if these are not images: columns of numbers, or one column of lists, such as token
+    sequences, which are padded with 0. Default: a column of lists, or all columns of numbers but the others named
+    here."""
+    client_column: str | None = None
+    """Parquet column of client ids, integers or strings: every id is a client, and `partition.kind` is "natural"."""
     image_size: int | None = Field(None, ge=1, le=4096)
     """Resize image files to this many pixels per side. None: no resizing; all images must have the same size."""
     classes: int | None = Field(None, ge=2)
     """Number of classes in image files. Default: as declared in the files, or the largest training label + 1."""
     emnist_split: Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"] = "byclass"
     """The EMNIST variant."""
-    task: Literal["classes", "binary"] = "classes"
-    """binary: two classes, for the convex experiments. The labels in `positive` become 1, all others 0."""
+    task: Literal["classes", "binary", "regression"] = "classes"
+    """binary: two classes, for the convex experiments. The labels in `positive` become 1, all others 0. regression: the
+    targets are numbers; set `model.loss` to mse or l1. Data sets from Python with float targets need no task."""
     positive: tuple[int, ...] | None = None
     """Labels that become 1 with task = "binary". Default: the lower half."""
     test_samples: int | None = Field(None, ge=1)
@@ -144,6 +155,14 @@ class DataConfig(Section):
         if self.positive is not None and self.task != "binary":
             raise ConfigError('data.positive has no effect without data.task = "binary"; remove it, or set the task')
         return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _clients_of_the_column(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("client_column") is not None:
+            part = values.get("partition", {})
+            return {**values, "partition": {"kind": "natural", **part} if isinstance(part, dict) else part}
+        return values
 
     @field_validator("partition", mode="before")
     @classmethod

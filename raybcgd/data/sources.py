@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +19,8 @@ from raybcgd.errors import ConfigError
 from raybcgd.randomness import stream
 
 
-def load(config: DataConfig) -> Dataset:
-    """Load the data set that a config names."""
+def load(config: DataConfig, partition: Any = None) -> Dataset:
+    """Load the data set that a config names, with the clients of a user's partition, if one is given."""
     name, read = SOURCES.name_of(config.source), SOURCES.resolve(config.source)
     with SOURCES.running(config.source):
         dataset = read(config)
@@ -27,20 +28,34 @@ def load(config: DataConfig) -> Dataset:
         raise ConfigError(f'data.source = "{name}" returned {type(dataset).__name__}; return a raybcgd.Dataset')
     if config.augment and dataset.train.inputs.ndim != 4:
         raise ConfigError(f'data.augment needs images, but data.source = "{name}" has none; remove data.augment')
+    if config.client_column is not None and dataset.clients is None:
+        raise ConfigError(f'data.client_column has no effect with data.source = "{name}", which has no such columns')
+    return replace(cut(dataset.partitioned(partition), config), from_config=True)
+
+
+def cut(dataset: Dataset, config: DataConfig) -> Dataset:
+    """Return the samples that a run uses, and the labels of its task."""
     if config.task == "binary":
         dataset = binary(dataset, config.positive)
+    if config.task == "regression" and not dataset.regression:
+        splits = {"train": dataset.train, "test": dataset.test}
+        numbers = {part: replace(split, targets=split.targets.astype(np.float32)) for part, split in splits.items()}
+        dataset = replace(dataset, classes=0, train=numbers["train"], test=numbers["test"])
     if config.validation_share > 0:
-        train, validation = hold_out_share(dataset.train.targets, config.validation_share)
+        train, validation = hold_out_share(dataset.labels, config.validation_share, dataset.clients)
         evaluated = dataset.train.take(validation) if config.evaluate_on == "validation" else dataset.test
-        dataset = replace(dataset, train=dataset.train.take(train), test=evaluated)
+        clients = None if dataset.clients is None else dataset.clients.take(train)
+        dataset = replace(dataset, train=dataset.train.take(train), test=evaluated, clients=clients)
     if config.test_samples is not None and config.test_samples < len(dataset.test):
         chosen = stream(0, "test samples").permutation(len(dataset.test))[: config.test_samples]
         dataset = replace(dataset, test=dataset.test.take(np.sort(chosen)))
-    return replace(dataset, from_config=True)
+    return dataset
 
 
 def binary(dataset: Dataset, positive: tuple[int, ...] | None = None) -> Dataset:
     """Return the data set with two classes: label 1 for the labels in `positive` (default: the lower half), else 0."""
+    if dataset.regression:
+        raise ConfigError('data.task = "binary" needs labels, but the targets are floats; remove it')
     chosen = range(dataset.classes // 2) if positive is None else positive
     unknown = [label for label in chosen if not 0 <= label < dataset.classes]
     if unknown or not 0 < len(set(chosen)) < dataset.classes:
@@ -78,15 +93,8 @@ def _digits_table() -> np.ndarray:
 
 
 def parquet(config: DataConfig) -> Dataset:
-    """Read Parquet files in the Hugging Face image layout."""
-    return load_parquet(
-        folder(config),
-        name=SOURCES.name_of(config.source),
-        image_column=config.image_column,
-        label_column=config.label_column,
-        image_size=config.image_size,
-        classes=config.classes,
-    )
+    """Read Parquet files: images in the Hugging Face layout, tables or token sequences."""
+    return load_parquet(folder(config), config, SOURCES.name_of(config.source))
 
 
 def image_folder(config: DataConfig) -> Dataset:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from raybcgd.data.clients import Clients
 from raybcgd.data.dataset import Labels
 from raybcgd.randomness import stream
 
@@ -13,9 +14,17 @@ def hold_out(targets: Labels) -> tuple[Labels, Labels]:
     return np.delete(np.arange(len(targets)), test), test
 
 
-def hold_out_share(targets: Labels, share: float) -> tuple[Labels, Labels]:
-    """Return train and validation indices: `share` of each label, at least one sample, the same ones in every run."""
+def hold_out_share(targets: Labels, share: float, clients: Clients | None = None) -> tuple[Labels, Labels]:
+    """Return train and validation indices: `share` of each label, at least one sample, the same ones in every run.
+
+    A client of the data set keeps at least one training sample.
+    """
     order = stream(0, "validation").permutation(len(targets))
     by_label = [order[targets[order] == label] for label in np.unique(targets)]
     held = np.sort(np.concatenate([samples[: max(1, round(share * len(samples)))] for samples in by_label]))
+    if clients is not None:
+        left = np.setdiff1d(clients.owners, np.delete(clients.owners, held))  # the clients that would have no samples
+        owners = clients.owners[held]
+        last = [np.flatnonzero(owners == client)[0] for client in left if client >= 0]
+        held = np.delete(held, last)
     return np.delete(np.arange(len(targets)), held), held

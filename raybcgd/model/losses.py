@@ -22,9 +22,23 @@ def sigmoid(outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor
     return _reduced(losses, reduction)
 
 
+def mse(outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    """Squared error, for regression."""
+    return _reduced((outputs.reshape(targets.shape) - targets).square(), reduction)
+
+
+def l1(outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    """Absolute error, for regression."""
+    return _reduced((outputs.reshape(targets.shape) - targets).abs(), reduction)
+
+
 def _reduced(losses: Tensor, reduction: str) -> Tensor:
     return losses.mean() if reduction == "mean" else losses.sum() if reduction == "sum" else losses
 
 
 ONE_LOGIT = ("binary_cross_entropy", "sigmoid")
 """Losses that need a model with one output."""
+OF_LABELS = ("cross_entropy", *ONE_LOGIT)
+"""Losses that need labels."""
+OF_NUMBERS = ("mse", "l1")
+"""Losses that need float targets."""

@@ -1,5 +1,6 @@
 """What a model returns: logits, alone or beside other things."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,3 +24,16 @@ def logits_of(outputs: Any) -> Tensor:
             "or an object or dict with `logits`"
         )
     return found
+
+
+def judge(outputs: Tensor, targets: Tensor) -> tuple[int, float]:
+    """Return the number of correct labels, or 0 and the sum of squared errors for float targets.
+
+    The error is NaN if the model does not return one number per sample.
+    """
+    if targets.is_floating_point():
+        fits = outputs.numel() == targets.numel()
+        return 0, float((outputs.reshape(targets.shape) - targets).double().square().sum()) if fits else math.nan
+    single = outputs.dim() == 1 or outputs.shape[-1] == 1
+    guess = (outputs.reshape(-1) > 0).long() if single else outputs.argmax(-1)
+    return int((guess == targets).sum()), math.nan

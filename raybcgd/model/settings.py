@@ -31,6 +31,8 @@ LOSSES = Registry(
         "cross_entropy": "raybcgd.model.losses:cross_entropy",
         "binary_cross_entropy": "raybcgd.model.losses:binary_cross_entropy",
         "sigmoid": "raybcgd.model.losses:sigmoid",
+        "mse": "raybcgd.model.losses:mse",
+        "l1": "raybcgd.model.losses:l1",
     },
 )
 
@@ -45,14 +47,16 @@ class ModelConfig(Section):
 
     name: str | Callable[..., Any] = "mlp"
     """The model, or "package.module:callable": a function or class that returns a torch.nn.Module. It is called with
-    (input_shape, classes, **options). If it accepts neither shape nor classes, it is called with the options only."""
+    (input_shape, classes, **options), where classes is 1 for regression. If it accepts neither shape nor classes, it is
+    called with the options only."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the model, such as `hidden = [64, 64]` for mlp."""
     dtype: Literal["float32", "float64"] = "float32"
     """Data type of parameters, gradients and inputs."""
     loss: str | Callable[..., Any] = "cross_entropy"
     """The loss, or "package.module:callable" that takes (outputs, targets, reduction="mean" | "none"), as the losses of
-    torch.nn.functional do. binary_cross_entropy and sigmoid need two classes and one logit."""
+    torch.nn.functional do. binary_cross_entropy and sigmoid need two classes and one logit; mse and l1 are for
+    regression."""
 
     @model_validator(mode="before")
     @classmethod

@@ -48,6 +48,11 @@ def _outputs(module: nn.Module, inputs: Tensor, name: str) -> Tensor:
     except Exception as error:
         shape = "x".join(str(n) for n in inputs.shape[1:])
         mode = "in training mode, " if module.training else ""
+        if inputs.dtype == torch.int64:
+            raise ConfigError(
+                f'model.name = "{name}" does not accept {shape} tokens: {mode}{first_line(error)}; integer inputs are '
+                "tokens; use floats, or uint8 for images, or a model with an embedding for all tokens"
+            ) from None
         raise ConfigError(
             f'model.name = "{name}" does not accept inputs of shape {shape}: {mode}{first_line(error)}; '
             "choose another model, or set model.options"

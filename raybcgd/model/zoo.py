@@ -43,7 +43,9 @@ def loss_function(config: ModelConfig) -> Callable[..., Tensor]:
 
 
 def outputs_of(config: ModelConfig, classes: int) -> int:
-    """Return the number of model outputs: one for a loss on a single logit, else one per class."""
+    """Return the number of model outputs: one for regression or a loss on a single logit, else one per class."""
+    if classes == 0:
+        return 1
     loss = LOSSES.name_of(config.loss)
     if loss not in ONE_LOGIT:
         if config.name == "sigmoid_erm":

@@ -22,14 +22,25 @@ class PartitionRecord(Section):
     """The clients whose labels are counted."""
     counts: tuple[tuple[tuple[int, ...], ...], ...]
     """Samples by data phase, client and label."""
+    label: str = "label"
+    """What is counted: the labels, or ranges of the targets of a regression."""
+    names: tuple[str, ...] | None = None
+    """The names of all clients, by number. None: the data set has no clients of its own."""
 
 
 def partition_record(dataset: Dataset, partitions: Sequence[Partition]) -> PartitionRecord:
     """Return the label counts of the clients that a report shows."""
     clients = len(partitions[0])
     shown = shown_clients(clients)
-    counts = [label_counts(dataset.train.targets, dataset.classes, part)[shown].tolist() for part in partitions]
-    return PartitionRecord(dataset=dataset.name, clients=clients, shown=tuple(shown.tolist()), counts=counts)
+    counts = [label_counts(dataset.labels, dataset.label_count, part)[shown].tolist() for part in partitions]
+    return PartitionRecord(
+        dataset=dataset.name,
+        clients=clients,
+        shown=tuple(shown.tolist()),
+        counts=counts,
+        label="decile of the targets" if dataset.regression else "label",
+        names=None if dataset.clients is None or len(dataset.clients) != clients else dataset.clients.names,
+    )
 
 
 def read_partition(path: Path) -> PartitionRecord | None:

@@ -85,7 +85,7 @@ class Quality(Section):
     model_config = ConfigDict(allow_inf_nan=True)  # written to the log as null
 
     accuracy: Annotated[float | None, GAUGE] = None
-    """Test accuracy, from 0 to 1. None if the round was not evaluated."""
+    """Test accuracy, from 0 to 1. None if the round was not evaluated, or for regression."""
     accuracy_by_phase: Annotated[
         tuple[float, ...] | None,
         Metric(by="data_phase", read=lambda values: {str(k): value for k, value in enumerate(values)}),
@@ -101,7 +101,12 @@ class Quality(Section):
     """Accuracy on the clients' own training samples: mean, worst tenth and deviation. None without
     `evaluation.clients`."""
     metrics: Annotated[dict[str, float] | None, Metric(by="metric")] = None
-    """Values of `evaluation.metrics` on the test data. None without such metrics."""
+    """Values of `evaluation.metrics` on the test data, and "rmse" for regression. None without such metrics."""
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether the round was evaluated."""
+        return self.accuracy is not None or self.loss is not None
 
 
 class Traffic(Section):

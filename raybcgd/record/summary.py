@@ -11,13 +11,26 @@ import numpy as np
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.version import VERSION
 
-Ranking = Literal["last_tenth_accuracy", "best_accuracy", "final_accuracy", "upload_d_to_target"]
-"""How a sweep ranks its points: by highest accuracy, or by smallest upload."""
+Ranking = Literal[
+    "last_tenth_accuracy", "best_accuracy", "final_accuracy", "last_tenth_loss", "best_loss", "upload_d_to_target"
+]
+"""How a sweep ranks its points: by highest accuracy, lowest loss, or smallest upload."""
 
 
 def accuracies(records: Iterable[RoundRecord]) -> list[float]:
     """Return the accuracies of the evaluated rounds."""
     return [record.quality.accuracy for record in records if record.quality.accuracy is not None]
+
+
+def losses_of(records: Iterable[RoundRecord]) -> list[float]:
+    """Return the losses of the evaluated rounds."""
+    return [record.quality.loss for record in records if record.quality.loss is not None]
+
+
+def qualities(records: Iterable[RoundRecord]) -> list[float]:
+    """Return the accuracies of the evaluated rounds, or the negative losses of a regression: higher is better."""
+    known = list(records)
+    return accuracies(known) or [-loss for loss in losses_of(known)]
 
 
 def last_tenth(values: Sequence[float]) -> tuple[float, float | None] | None:
@@ -45,9 +58,9 @@ def keeps(records: Sequence[RoundRecord], target: float) -> RoundRecord | None:
 
 def summarise(records: Sequence[RoundRecord], models: Sequence[np.ndarray], total_seconds: float) -> dict[str, Any]:
     """Return the summary of a run, for `summary.json`. Its `seconds` are those of the rounds, without the start."""
-    values = accuracies(records)
-    tail = last_tenth(values)
-    losses = [record.quality.loss for record in records if record.quality.accuracy is not None]
+    values, losses = accuracies(records), losses_of(records)
+    tail, loss_tail = last_tenth(values), last_tenth(losses)
+    evaluated = [record.quality.loss for record in records if record.quality.evaluated]
     simulated = [r.traffic.simulated_seconds for r in records if r.traffic.simulated_seconds is not None]
     digest = hashlib.sha256()
     for model in models:
@@ -58,7 +71,9 @@ def summarise(records: Sequence[RoundRecord], models: Sequence[np.ndarray], tota
         "final_accuracy": values[-1] if values else None,
         "best_accuracy": max(values, default=None),
         "last_tenth_accuracy": None if tail is None else tail[0],
-        "final_loss": losses[-1] if losses else None,
+        "final_loss": evaluated[-1] if evaluated else None,
+        "best_loss": min(losses, default=None),
+        "last_tenth_loss": None if loss_tail is None else loss_tail[0],
         **_other_quality(records),
         "upload_d_total": records[-1].traffic.upload_d_total if records else 0.0,
         **{name: sum(getattr(record.traffic, name) for record in records) for name in totals},
@@ -72,7 +87,7 @@ def summarise(records: Sequence[RoundRecord], models: Sequence[np.ndarray], tota
 
 def _other_quality(records: Sequence[RoundRecord]) -> dict[str, Any]:
     """Return the last values of what only some runs measure: the clients' accuracies, and own metrics."""
-    last = next((record.quality for record in reversed(records) if record.quality.accuracy is not None), None)
+    last = next((record.quality for record in reversed(records) if record.quality.evaluated), None)
     found = {} if last is None else {"client_accuracy": last.clients, "metrics": last.metrics}
     return {name: dict(value) for name, value in found.items() if value is not None}
 
@@ -90,7 +105,7 @@ class Standing(NamedTuple):
     last_tenth_accuracy: float | None
     """Mean over the last tenth of the evaluated rounds."""
     last_tenth_deviation: float | None
-    """Standard deviation of `last_tenth_accuracy` over seeds; None with one seed."""
+    """Standard deviation of `last_tenth_accuracy`, or of the loss of a regression, over seeds; None with one seed."""
     upload_d_per_round: float
     """Mean upload per sampled client and round, in units of d: bytes / (4 d)."""
     upload_d_total: float
@@ -112,6 +127,15 @@ class Standing(NamedTuple):
     """The seeds. The numbers are means over the runs that finished. Empty: one run."""
     failures: tuple[str, ...] = ()
     """Why runs did not finish. If none did, `rounds` is 0 and the numbers have no meaning."""
+    final_loss: float | None = None
+    best_loss: float | None = None
+    last_tenth_loss: float | None = None
+    """Mean over the last tenth of the evaluated rounds."""
+
+    @property
+    def regression(self) -> bool:
+        """Whether the run has losses, but no accuracies."""
+        return self.best_accuracy is None and self.best_loss is not None
 
 
 def standing(
@@ -126,6 +150,9 @@ def standing(
         "final_accuracy",
         "best_accuracy",
         "last_tenth_accuracy",
+        "final_loss",
+        "best_loss",
+        "last_tenth_loss",
         "upload_d_total",
         "upload_floats",
         "upload_bytes",
@@ -141,14 +168,14 @@ def standing(
         upload_bytes_to_target=sum(record.traffic.upload_bytes for record in until) or None,
         rounds_to_target=None if reached is None else reached.round + 1,
         keeps_target=keeps(records, target) is not None,
-        **{name: summary[name] for name in copied},
+        **{name: summary[name] for name in copied if name in summary},
     )
 
 
 def failed_standing(label: str, settings: str) -> Standing:
     """Return the row of a method none of whose runs finished."""
     counts = ("rounds", "upload_d_per_round", "upload_d_total", "upload_floats", "upload_bytes", "seconds")
-    numbers = dict.fromkeys(Standing._fields[3:-2]) | dict.fromkeys(counts, 0)
+    numbers = dict.fromkeys(Standing._fields[3:-5]) | dict.fromkeys(counts, 0)
     texts = {"label": label, "algorithm": "", "settings": settings}
     return Standing(**{**numbers, **texts, "keeps_target": False})  # type: ignore[arg-type]
 
@@ -168,7 +195,7 @@ def over_seeds(standings: Mapping[int, Standing]) -> Standing:
             means[name] = float(np.mean(values))
         elif any(isinstance(value, int | float) for value in values):
             means[name] = None
-    tails = [row.last_tenth_accuracy for row in rows]
+    tails = [row.last_tenth_loss if row.regression else row.last_tenth_accuracy for row in rows]
     deviation = None if None in tails else float(np.std(np.array(tails, dtype=float), ddof=1))
     means |= {
         "rounds": round(means["rounds"]),

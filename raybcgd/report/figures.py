@@ -32,7 +32,8 @@ _WIDTH = 11.5
 
 def accuracy(new: NewFigure, methods: Sequence[Method], target: float) -> Any | None:
     """Plot accuracy against rounds, uploaded floats and uploaded bytes."""
-    if not any(run.evaluated for method in methods for run in method.runs):
+    methods = [method for method in methods if all(run.accuracies for run in method.runs)]
+    if not methods:
         return None
     figure = _against_all(new, methods, lambda run: [100 * value for value in run.accuracies], "test accuracy, %")
     mark_target(figure.axes, target)
@@ -199,7 +200,7 @@ def partitions(new: NewFigure, runs: Sequence[Run]) -> Any | None:
         title = f"{record.dataset}, data phase {phase}" if len(record.counts) > 1 else record.dataset
         axes.set_title(f"{title} ({_together(labels[record])})" if len(labels) > 1 else title)
         highest = np.max(record.counts)
-        image = label_map(axes, np.array(record.counts[phase]), record.shown, record.clients, highest)
+        image = label_map(axes, np.array(record.counts[phase]), record.shown, record.clients, highest, record.label)
         figure.colorbar(image, ax=axes, label="samples", pad=0.01)
     _note_limit(figure, len(shown), len(phases), "partitions")
     return figure

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from raybcgd.record.rounds import RoundRecord
-from raybcgd.record.summary import accuracies, keeps, reaches
+from raybcgd.record.summary import accuracies, keeps, losses_of, reaches
 from raybcgd.report.style import (
     NewFigure,
     draw_curve,
@@ -38,37 +38,49 @@ def upload_figure(new: NewFigure, methods: Methods, target: float, subject: str)
     figure = new(9.6, max(4.6, 1.6 + 0.22 * len(methods)))
     axes = figure.subplots()
     styles = line_styles(methods)
+    regression = is_regression(methods)
     for label, runs in methods.items():
-        draw_curve(
-            axes, [(_uploads(run), [100 * value for value in accuracies(run)]) for run in runs], label, styles[label]
-        )
-    uploads = [value for runs in methods.values() for run in runs for value in _uploads(run)]
+        draw_curve(axes, [_curve(run, regression) for run in runs], label, styles[label])
+    uploads = [value for runs in methods.values() for run in runs for value in _curve(run, regression)[0]]
     scale = " (log scale)" if log_scale(axes.xaxis, uploads, most=9) else ""
     axes.set_xlabel(f"mean upload per client so far, in units of the model size d{scale}")
-    axes.set_ylabel("test accuracy, %")
-    mark_target([axes], target)
+    if regression:
+        losses = [loss for runs in methods.values() for run in runs for loss in losses_of(run)]
+        axes.set_ylabel("test loss (log scale)" if log_scale(axes.yaxis, losses) else "test loss")
+    else:
+        axes.set_ylabel("test accuracy, %")
+        mark_target([axes], target)
     costs = {label: _cost(runs, target) for label, runs in methods.items()}
     low, high = axes.get_ylim()
     for label, cost in costs.items():
         if cost is not None and low <= 100 * target <= high:
             axes.plot(cost, 100 * target, "o", color=styles[label]["color"], markersize=6, zorder=5)
-    _legend(figure, axes, costs, target)
+    _legend(figure, axes, costs, None if regression else target)
     figure.suptitle(fill(headline(methods, target), _TITLE_COLUMNS), x=0.01, ha="left", fontsize=13, fontweight="bold")
     bands = "" if all(len(runs) == 1 for runs in methods.values()) else "; bands: ± one standard deviation over seeds"
     axes.set_title(fill(subject + bands, _SUBJECT_COLUMNS), fontsize=9.5, fontweight="normal", color="#444444")
     return figure
 
 
-def _uploads(records: Sequence[RoundRecord]) -> list[float]:
-    return [record.traffic.upload_d_total for record in records if record.quality.accuracy is not None]
+def is_regression(methods: Methods) -> bool:
+    """Return whether the runs have losses, but no accuracies."""
+    records = [record for runs in methods.values() for run in runs for record in run]
+    return not accuracies(records) and bool(losses_of(records))
 
 
-def _legend(figure: Any, axes: Any, costs: Mapping[str, float | None], target: float) -> None:
-    """List the methods beside the plot, the cheapest first, with their upload to the target."""
+def _curve(records: Sequence[RoundRecord], regression: bool) -> tuple[list[float], list[float]]:
+    """Return the uploads so far and the accuracies in percent, or the losses of a regression."""
+    found = [(r.traffic.upload_d_total, r.quality.loss if regression else r.quality.accuracy) for r in records]
+    known = [(upload, value if regression else 100 * value) for upload, value in found if value is not None]
+    return [upload for upload, _ in known], [value for _, value in known]
+
+
+def _legend(figure: Any, axes: Any, costs: Mapping[str, float | None], target: float | None) -> None:
+    """List the methods beside the plot, the cheapest first, with their upload to the target if there is one."""
     lines = {line.get_label(): line for line in axes.lines if line.get_label() in costs}
     order = sorted(lines, key=lambda label: (costs[label] is None, costs[label] or 0.0))
-    texts = [f"{shortened(label)}: {_shown(costs[label])}" for label in order]
-    title = f"first reaches {percentage(target)} after"
+    texts = [shortened(label) if target is None else f"{shortened(label)}: {_shown(costs[label])}" for label in order]
+    title = None if target is None else f"first reaches {percentage(target)} after"
     figure.legend(
         [lines[label] for label in order],
         texts,
@@ -99,15 +111,17 @@ def headline(methods: Methods, target: float) -> str:
     claim = _claim(methods, target)
     if claim is not None:
         return claim
+    regression = is_regression(methods)
+    quality = "Loss" if regression else "Accuracy"
     if len(methods) > 4:
-        return f"Accuracy and upload of {len(methods)} methods"
+        return f"{quality} and upload of {len(methods)} methods"
     names = [shortened(label) for label in methods]
     if len(names) == 1:
         (runs,) = methods.values()
-        finals = [accuracies(records)[-1] for records in runs if accuracies(records)]
-        accuracy = f"{np.mean(finals):.1%} after " if finals else ""
-        return f"{names[0]}: {accuracy}{len(runs[0])} rounds"
-    return f"Accuracy and upload of {', '.join(names[:-1])} and {names[-1]}"
+        finals = [found[-1] for records in runs if (found := (losses_of if regression else accuracies)(records))]
+        shown = f"loss {np.mean(finals):.4g} after " if regression else f"{np.mean(finals or [0]):.1%} after "
+        return f"{names[0]}: {shown if finals else ''}{len(runs[0])} rounds"
+    return f"{quality} and upload of {', '.join(names[:-1])} and {names[-1]}"
 
 
 def _claim(methods: Methods, target: float) -> str | None:

@@ -15,7 +15,8 @@ from raybcgd.report.bars import RunBar, Screen, duration
 _RECENT_ROUNDS = 20
 """The time left is estimated from this many rounds."""
 _ROUND = re.compile(
-    r"^(?P<label>.*): round (?P<round>\d+)/(?P<rounds>\d+)  (?:accuracy (?P<accuracy>[\d.]+)%  loss (?P<loss>\S+)  )?"
+    r"^(?P<label>.*): round (?P<round>\d+)/(?P<rounds>\d+)  (?:accuracy (?P<accuracy>[\d.]+)%  )?"
+    r"(?:loss (?P<loss>\S+)  )?"
     r"upload (?P<upload>\S+) d  (?P<seconds>[\d.]+) s/round  (?P<speed>\d+) clients/s(?:  (?P<left>.*) left)?$"
 )
 
@@ -27,7 +28,7 @@ class RoundLine(NamedTuple):
     round: int
     rounds: int
     accuracy: float | None
-    """In percent; None if the round was not evaluated."""
+    """In percent; None if the round was not evaluated, or for regression."""
     loss: float | None
     upload: float
     """In units of d, of all rounds so far."""
@@ -38,17 +39,24 @@ class RoundLine(NamedTuple):
     """The estimated time left."""
 
     def __str__(self) -> str:
-        quality = "" if self.accuracy is None else f"accuracy {self.accuracy:.1f}%  loss {self.loss:.3f}  "
+        quality = "" if self.accuracy is None else f"accuracy {self.accuracy:.1f}%  "
+        quality += "" if self.loss is None else f"{self._loss}  "
         pace = f"upload {self.upload:.1f} d  {self.seconds:.2f} s/round  {self.speed:.0f} clients/s"
         left = f"  {self.left} left" if self.left else ""
         return f"{self.label}: round {self.round}/{self.rounds}  {quality}{pace}{left}"
+
+    @property
+    def _loss(self) -> str:
+        return f"loss {self.loss:.4g}" if self.accuracy is None else f"loss {self.loss:.3f}"
 
     def show(self, bar: RunBar) -> None:
         """Show the round on a bar. The accuracy stays until the next evaluation."""
         bar.done, bar.rounds = self.round, self.rounds
         bar.wait_for(None)
         if self.accuracy is not None:
-            bar.texts |= {"accuracy": f"accuracy {self.accuracy:.1f}%", "loss": f"loss {self.loss:.3f}"}
+            bar.texts["accuracy"] = f"accuracy {self.accuracy:.1f}%"
+        if self.loss is not None:  # without an accuracy, the loss takes its place
+            bar.texts["accuracy" if self.accuracy is None else "loss"] = self._loss
         left = f"{self.left} left" if self.left else ""
         bar.texts |= {"upload": f"upload {self.upload:.1f} d", "pace": f"{self.seconds:.2f} s/round", "left": left}
 
@@ -162,13 +170,12 @@ class Watcher:
         self._end_stage()
         done, rounds, seconds = record.round + 1, self._bar.rounds or 0, record.timing.seconds
         accuracy, loss = record.quality.accuracy, record.quality.loss
-        known = accuracy is not None and loss is not None
         line = RoundLine(
             self._label,
             done,
             max(done, rounds),
-            100 * accuracy if known and accuracy is not None else None,
-            loss if known else None,
+            None if accuracy is None else 100 * accuracy,
+            loss,
             record.traffic.upload_d_total,
             seconds,
             len(record.participants) / max(seconds, 1e-9),

@@ -16,7 +16,7 @@ from raybcgd.errors import ConfigError
 from raybcgd.record.comparison import read_comparison
 from raybcgd.record.partition import PartitionRecord, read_partition
 from raybcgd.record.rounds import RoundLog, RoundRecord
-from raybcgd.record.summary import accuracies, reaches
+from raybcgd.record.summary import accuracies, losses_of, reaches
 from raybcgd.storage import RunFolder, slug
 
 
@@ -38,12 +38,22 @@ class Run:
     @cached_property
     def evaluated(self) -> list[RoundRecord]:
         """The evaluated rounds."""
-        return [record for record in self.records if record.quality.accuracy is not None]
+        return [record for record in self.records if record.quality.evaluated]
 
     @cached_property
     def accuracies(self) -> list[float]:
         """Accuracies of the evaluated rounds."""
         return accuracies(self.records)
+
+    @cached_property
+    def losses(self) -> list[float]:
+        """Finite losses of the evaluated rounds."""
+        return losses_of(self.records)
+
+    @property
+    def regression(self) -> bool:
+        """Whether the run has losses, but no accuracies."""
+        return not self.accuracies and bool(self.losses)
 
     @property
     def rounds(self) -> range:

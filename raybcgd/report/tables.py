@@ -49,9 +49,9 @@ def comparison_table(lines: Sequence[Standing], target: float, width: int = 120)
 
     If the terminal is narrow, the columns of `_DROPPED_FIRST` are left out; `comparison.md` has all of them.
     """
-    title = "Accuracy, and mean upload per client in units of d: bytes / (4 d)"
+    title = f"{'Loss' if _only_losses(lines) else 'Accuracy'}, and mean upload per client in units of d: bytes / (4 d)"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    rows = [_cells(line, target) for line in lines]
+    rows = _rows(lines, target)
     needs = {name: max(len(text) for row in rows for text in (row[name], name)) for name in rows[0]}
     for name in _DROPPED_FIRST:
         if sum(needs.values()) + 2 * len(needs) + 2 > width:
@@ -71,10 +71,23 @@ def comparison_table(lines: Sequence[Standing], target: float, width: int = 120)
 
 def comparison_markdown(lines: Sequence[Standing], target: float, details: bool = True) -> str:
     """Return a comparison as a Markdown table, with the final accuracies, all volumes and the hyper-parameters."""
-    rows = [{**_cells(line, target), **(_more_cells(line, target) if details else {})} for line in lines]
+    rows = _rows(lines, target, details)
     texts = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
     note = f"\n{_NOT_KEPT}\n" if any("*" in cell for row in texts for cell in row) else ""
     return "".join(f"| {' | '.join(row)} |\n" for row in texts) + note
+
+
+def _only_losses(lines: Sequence[Standing]) -> bool:
+    return all(line.regression for line in lines if line.rounds)
+
+
+def _rows(lines: Sequence[Standing], target: float, details: bool = False) -> list[dict[str, str]]:
+    """Return the rows of a comparison's table by heading. A regression has no columns about the target accuracy."""
+    rows = [{**_cells(line, target), **(_more_cells(line, target) if details else {})} for line in lines]
+    goal = f" to {percentage(target)}"
+    if _only_losses(lines):
+        rows = [{name: text for name, text in row.items() if not name.endswith(goal)} for row in rows]
+    return rows
 
 
 def _cells(line: Standing, target: float) -> dict[str, str]:
@@ -84,7 +97,7 @@ def _cells(line: Standing, target: float) -> dict[str, str]:
     cells = {
         "method": line.label + lost,
         "last tenth": _with_deviation(line),
-        "best": percent(line.best_accuracy),
+        "best": shown_loss(line.best_loss) if line.regression else percent(line.best_accuracy),
         "d/round": f"{line.upload_d_per_round:.3f}",
         "d total": f"{line.upload_d_total:.1f}",
         f"d to {goal}": "never" if line.upload_d_to_target is None else f"{line.upload_d_to_target:.1f}{kept}",
@@ -98,7 +111,7 @@ def _more_cells(line: Standing, target: float) -> dict[str, str]:
     goal = percentage(target)
     floats, size = line.upload_floats_to_target, line.upload_bytes_to_target
     return {
-        "final": percent(line.final_accuracy),
+        "final": shown_loss(line.final_loss) if line.regression else percent(line.final_accuracy),
         "floats total": f"{line.upload_floats:,.0f}",
         f"floats to {goal}": "never" if floats is None else f"{floats:,.0f}",
         "bytes total": decimal(round(line.upload_bytes)),
@@ -109,6 +122,8 @@ def _more_cells(line: Standing, target: float) -> dict[str, str]:
 
 def _with_deviation(line: Standing) -> str:
     accuracy, deviation = line.last_tenth_accuracy, line.last_tenth_deviation
+    if line.regression:
+        return shown_loss(line.last_tenth_loss) + ("" if deviation is None else f" ± {deviation:.2g}")
     if accuracy is None or deviation is None:
         return percent(accuracy)
     return f"{100 * accuracy:.1f} ± {100 * deviation:.1f} %"
@@ -118,7 +133,7 @@ def run_table(summary: Mapping[str, Any], folder: Path) -> Table:
     """Return a run's summary as a table for the terminal."""
     table = Table(title=f"{summary['algorithm']}: {summary['rounds']} rounds", show_header=False, title_justify="left")
     rows = {
-        "accuracy": f"{percent(summary['final_accuracy'])} final, {percent(summary['best_accuracy'])} best",
+        **_quality(summary),
         "model": _size(summary),
         "upload per client": f"{summary['upload_d_total'] / max(1, summary['rounds']):.3f} d per round, "
         f"{summary['upload_d_total']:.1f} d in total",
@@ -134,6 +149,17 @@ def run_table(summary: Mapping[str, Any], folder: Path) -> Table:
     return table
 
 
+def _quality(summary: Mapping[str, Any]) -> dict[str, str]:
+    metrics = {name: f"{value:.4g} final" for name, value in summary.get("metrics", {}).items()}
+    if summary["final_accuracy"] is None and summary["final_loss"] is not None:
+        return {
+            "loss": f"{shown_loss(summary['final_loss'])} final, {shown_loss(summary['best_loss'])} best",
+            **metrics,
+        }
+    accuracy = f"{percent(summary['final_accuracy'])} final, {percent(summary['best_accuracy'])} best"
+    return {"accuracy": accuracy, **metrics}
+
+
 def _size(summary: Mapping[str, Any]) -> str:
     parameters, d = summary["parameters"], summary.get("d", summary["parameters"])
     return f"d = {d:,} parameters" if d == parameters else f"d = {d:,}: {parameters:,} parameters, and buffers"
@@ -142,6 +168,11 @@ def _size(summary: Mapping[str, Any]) -> str:
 def percent(value: float | None) -> str:
     """Return an accuracy with one decimal."""
     return "-" if value is None else f"{value:.1%}"
+
+
+def shown_loss(value: float | None) -> str:
+    """Return a loss with four digits."""
+    return "-" if value is None else f"{value:.4g}"
 
 
 # HTML
@@ -156,6 +187,8 @@ class _Cell(NamedTuple):
 def summary_table(methods: Sequence[Method], target: float) -> str:
     """Return an HTML table of accuracy and upload to the target, as in the papers. The best values are bold."""
     rows = [_summary(method, methods[0], target) for method in methods]
+    if all(run.regression for method in methods for run in method.runs):
+        rows = [_without_accuracy(method, row) for method, row in zip(methods, rows, strict=True)]
     fell = f"{_NOT_KEPT}. " if any("*" in cell.text for row in rows for cell in row.values()) else ""
     return f"{_html(rows)}<p>{fell}Time is that of the rounds, without the start.</p>"
 
@@ -191,6 +224,18 @@ def _summary(method: Method, reference: Method, target: float) -> dict[str, _Cel
         ),
         "time": _Cell(f"{np.mean([run.elapsed[-1] for run in runs]):,.1f} s"),
     }
+
+
+def _without_accuracy(method: Method, row: dict[str, _Cell]) -> dict[str, _Cell]:
+    """Return the row of a regression: losses, without accuracies and targets."""
+    finals, best = (_mean([at(run.losses) for run in method.runs]) for at in (lambda losses: losses[-1], min))
+    losses = {
+        "final loss": _Cell(shown_loss(finals), None if finals is None else -finals),
+        "best loss": _Cell(shown_loss(best), None if best is None else -best),
+    }
+    kept = {name: cell for name, cell in row.items() if "accuracy" not in name and " to " not in name}
+    first = {name: kept.pop(name) for name in ("method", "rounds")}
+    return {**first, **losses, **{name: cell for name, cell in kept.items() if not name.startswith("upload reduction")}}
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

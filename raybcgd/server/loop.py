@@ -20,7 +20,7 @@ from raybcgd.record.checkpoint import Checkpoints, Expected, Position
 from raybcgd.record.ledger import Ledger
 from raybcgd.record.metrics import RunInfo, exporting
 from raybcgd.record.rounds import RoundLog, RoundRecord, Timing
-from raybcgd.record.summary import accuracies
+from raybcgd.record.summary import qualities
 from raybcgd.server.budget import Spent, expected_rounds
 from raybcgd.server.client_quality import client_pieces
 from raybcgd.server.evaluation import combine, metric_names, pieces
@@ -109,7 +109,7 @@ class TrainingLoop:
             self._state = restored_state(self._state, position)
             self._device = next((record.hosts.device for record in reversed(list(self._log))), None)
         self._spent = Spent.on(self._log)
-        self._accuracies = accuracies(self._log)
+        self._qualities = qualities(self._log)
 
     def _position(self, resume: bool) -> Position | None:
         """Return the checkpoint to resume from, or None to start at round 0."""
@@ -187,7 +187,7 @@ class TrainingLoop:
     def _done(self) -> bool:
         config = self._problem.config
         spent = self._state.rounds >= config.rounds or self._spent.reaches(config.budget)
-        return spent or config.budget.is_enough(self._accuracies)
+        return spent or config.budget.is_enough(self._qualities)
 
     def _warn_about_devices(self, record: RoundRecord) -> None:
         """Warn if a resumed run, or a replaced host, continues on another kind of device."""
@@ -243,7 +243,8 @@ class TrainingLoop:
         started, record, quality = time.perf_counter(), pending.record, pending.record.quality
         if pending.scores is not None:
             names = metric_names(self._problem.config.evaluation)
-            evaluated = combine(self._pieces, pending.scores(), len(self._data.test_rows), names)
+            regression = self._data.dataset.regression
+            evaluated = combine(self._pieces, pending.scores(), len(self._data.test_rows), names, regression)
             quality = evaluated.model_copy(update={"train_loss": quality.train_loss})
         waited, saving = time.perf_counter() - started, self._saving_seconds
         timing = Timing(
@@ -252,7 +253,7 @@ class TrainingLoop:
             finished_at=time.time(),
         )
         record = record.model_copy(update={"quality": quality, "timing": timing})
-        self._accuracies += accuracies([record])
+        self._qualities += qualities([record])
         self._log.append(record)
         pending.logged = record
         return record

@@ -21,19 +21,20 @@ class BudgetConfig(Section):
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
     """End a run with the first evaluation that reaches this accuracy. None: no limit."""
     patience: Annotated[int, Field(ge=1)] | None = None
-    """End a run after this many evaluations without a new highest accuracy. None: no limit."""
+    """End a run after this many evaluations without a new highest accuracy; for regression, without a new lowest loss.
+    None: no limit."""
 
     @property
     def by_quality(self) -> bool:
         """Whether the accuracy can end a run. Then a round starts only when the evaluation before it is known."""
         return self.target_accuracy is not None or self.patience is not None
 
-    def is_enough(self, accuracies: Sequence[float]) -> bool:
-        """Return whether the accuracies so far end the run."""
-        if not accuracies:
+    def is_enough(self, qualities: Sequence[float]) -> bool:
+        """Return whether the accuracies so far, or the negative losses of a regression, end the run."""
+        if not qualities:
             return False
-        since_best = len(accuracies) - 1 - accuracies.index(max(accuracies))
-        reached = self.target_accuracy is not None and accuracies[-1] >= self.target_accuracy
+        since_best = len(qualities) - 1 - qualities.index(max(qualities))
+        reached = self.target_accuracy is not None and qualities[-1] >= self.target_accuracy
         return reached or (self.patience is not None and since_best >= self.patience)
 
 

@@ -32,7 +32,7 @@ class Watched(nn.Module):
 
 @pytest.mark.parametrize("stack", [0, 4])
 def test_bf16_trains_in_bfloat16_and_keeps_float32(tmp_path: Path, stack: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raybcgd.problem.fails_in_stack", lambda *_: None)  # the trial of a stack is in float32
+    monkeypatch.setattr("raybcgd.problem.checks.fails_in_stack", lambda *_: None)  # the trial of a stack is in float32
     model = {"name": "tests.client.test_precision:Watched"}
     runs = {}
     for precision in ("float32", "bf16"):

@@ -91,15 +91,20 @@ def test_a_constant_channel_does_not_divide_by_zero() -> None:
         ),
         ({"classes": 2}, r"data\.train .* outside 0 \.\. 1"),
         ({"train_targets": np.full(12, 10**9)}, r"label is 1000000000, but there are only 12 .*data\.classes"),
-        ({"train_targets": np.zeros(12)}, r"data\.train targets are float64; use integer"),
+        (
+            {"train_targets": np.zeros(12)},
+            r"data\.test .* int64, but they should be floats, for regression; use",
+        ),
         ({"train_inputs": np.full((12, 5), np.nan)}, r"data\.train .* NaN"),
-        ({"train_inputs": np.zeros((12, 5), dtype=np.int32)}, r"data\.train .* int32; use uint8 or floats"),
+        ({"test_targets": np.zeros(6)}, r"data\.test .* float64, but they should be labels of 3 classes; use the same"),
+        ({"train_inputs": np.zeros((12, 5), dtype=bool)}, r"data\.train .* bool; use uint8 or floats, or integers"),
+        ({"train_inputs": np.full((12, 5), -1)}, r"data\.train .* the token -1; number tokens from 0"),
         ({"train_inputs": np.zeros(12)}, r"data\.train inputs have shape \(12,\)"),
         ({"test_inputs": np.zeros((6, 4))}, r"data\.test .* shape \(4,\) but data\.train .* the same shape"),
         ({"test_inputs": np.zeros((0, 5)), "test_targets": np.zeros(0, dtype=int)}, r"data\.test .* is empty"),
         ({"train_inputs": np.zeros((0, 5)), "train_targets": np.zeros(0, dtype=int)}, r"data\.train .* is empty"),
         ({"std": (0.0,)}, "std .* must be positive"),
-        ({"mean": (0.0, 1.0)}, "need 1 or 1 values"),
+        ({"mean": (0.0, 1.0)}, "need 1 or 5 values"),
     ],
 )
 def test_invalid_data_is_refused_with_one_line(changes: dict[str, Any], message: str) -> None:

@@ -14,7 +14,7 @@ def test_the_lines_describe_digits_and_their_partition() -> None:
     assert lines["train samples"] == "1,442"
     assert lines["sample"] == "1 x 8 x 8 uint8"
     parts = partition(digits.train.targets, 10, Dirichlet(clients=20, rho=0.3), 0)
-    lines = dict(describe_partition(digits.train.targets, 10, parts))
+    lines = dict(describe_partition(digits, parts))
     assert lines["samples per client"] == "72 each"
     assert lines["samples assigned"] == "1,440 of 1,442"
 

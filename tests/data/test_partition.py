@@ -23,7 +23,7 @@ from raybcgd.data.partition import (
 from raybcgd.data.settings import PARTITIONS, DataConfig
 from raybcgd.errors import ConfigError
 
-KINDS = tuple(PARTITIONS)
+KINDS = tuple(kind for kind in PARTITIONS if kind != "natural")  # that one is not drawn, but given by the data
 
 
 def make(kind: str, **settings: Any) -> Partitioner:

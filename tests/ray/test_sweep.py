@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from ray.cluster_utils import Cluster
 from typer.testing import CliRunner, Result
 
-from raybcgd import ConfigError, run
+from raybcgd import ConfigError, Dataset, run
 from raybcgd.cli import app
 from raybcgd.config import Config, load_config
 from raybcgd.sweep import parse_grid
+from raybcgd.sweep import sweep as run_sweep
 from tests.conftest import small
 from tests.ray.conftest import start_cluster, stop_cluster
 
@@ -111,8 +113,28 @@ def test_a_grid_runs_every_point_and_writes_the_best_config(cluster: Cluster, tm
     assert (best.algorithm.lr, best.algorithm.momentum) == (winner["algorithm.lr"], winner["algorithm.momentum"])
     assert best.engine == "ray"
     assert best.compare == config.compare
-    again = run(best.model_copy(update={"engine": "local"}), out=tmp_path / "again")
+    assert (best.data.evaluate_on, best.data.validation_share) == ("test", 0), "train best.toml uses all data"
+    held_out = best.data.model_copy(update={"evaluate_on": "validation", "validation_share": 0.1})
+    again = run(best.model_copy(update={"engine": "local", "data": held_out}), out=tmp_path / "again")
     assert again.summary["sha256"] == winner["sha256"], "the best config reproduces the weights of the sweep"
+    assert "10 % of the training samples held out for validation" in " ".join(result.output.split())
+    assert "test data was not used" in result.output
+
+
+@pytest.mark.ray
+def test_a_sweep_chooses_on_validation_data_even_if_the_test_data_says_otherwise(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    x = np.random.default_rng(0).normal(size=(400, 4)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    wrong_test = Dataset.from_tensors(x, y, x[:100], 1 - y[:100])
+    method = {"name": "fedavg"}
+    base = small(engine="ray", rounds=3, algorithm=method, data={"validation_share": 0.25}, hosts={"device": "cpu"})
+    grid = {"algorithm.lr": [1e-6, 0.3]}
+    found = run_sweep(base, grid, dataset=wrong_test, out=tmp_path / "sweep", progress=False)
+    assert found.best.settings == {"algorithm.lr": 0.3}, "on the test data, learning nothing would win"
+    assert found.best.results["best_accuracy"] > 0.7
+    assert found.validation_share == 0.25
 
 
 def test_a_grid_is_read_as_toml_values() -> None:

@@ -26,9 +26,49 @@ DATA = {
         parquet({"image": None}),
         says="data.image_column: no column of … embed the images, for example with `raybcgd data pack`, or",
     ),
-    "features instead of images": data(
-        parquet({"image": None, "a": [0.5] * 40, "b": [1.5] * 40}),
+    "text instead of images": data(
+        parquet({"image": None, "a": ["x"] * 40}),
         says="data.image_column: no column of … embed the images, for example with `raybcgd data pack`, or",
+    ),
+    "text as a feature": data(
+        parquet({"image": None, "a": ["x"] * 40}),
+        settings=('data.feature_columns=["a"]',),
+        says='data.feature_columns: "a" of … has string; use columns of numbers, or one column of lists of numbers',
+    ),
+    "no such feature": data(
+        parquet({"image": None, "a": [0.5] * 40}),
+        settings=('data.feature_columns=["b"]',),
+        says='data.feature_columns: "b" is no column of features in … use some of a',
+    ),
+    "no such client column": data(
+        parquet({}),
+        settings=("data.client_column=user", "data.partition.kind=dirichlet"),
+        says='data.client_column = "user" is not a column of … use one of image, label',
+    ),
+    "one client": data(
+        parquet({"user": ["a"] * 40}),
+        settings=("data.client_column=user", "data.partition.kind=dirichlet"),
+        says='data.client_column = "user" has the same client id, a, for every sample; use ids of several clients',
+    ),
+    "floats as client ids": data(
+        parquet({"user": [0.5] * 40}),
+        settings=("data.client_column=user", "data.partition.kind=dirichlet"),
+        says='data.client_column = "user" of … has double; use integers or strings',
+    ),
+    "clients without a column": data(
+        parquet({}),
+        settings=("data.partition.kind=natural",),
+        says='data.partition.kind = "natural" needs data with clients; set data.client_column, or pass partition=…',
+    ),
+    "a regression loss with labels": data(
+        parquet({}),
+        settings=("model.loss=mse",),
+        says='model.loss = "mse" needs float targets, but the data has 4 classes; set data.task = "regression", or',
+    ),
+    "labels' loss with regression": data(
+        parquet({}),
+        settings=("data.task=regression",),
+        says='model.loss = "cross_entropy" needs labels, but the targets are floats; set model.loss to mse or l1',
     ),
     "string labels": data(
         parquet({"label": ["cat", "dog"] * 20}),
@@ -93,7 +133,7 @@ DATA = {
     ),
     "vectors of two lengths": data(
         parquet({"image": [[0.5] * 4] * 39 + [[0.5] * 5]}),
-        says="data.image_column: no column of … embed the images, for example with `raybcgd data pack`, or",
+        says='data.feature_columns: "image" of … has lists of 4 to 5 numbers; use lists of one length',
     ),
     "classes too few": data(
         parquet({}),

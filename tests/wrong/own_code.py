@@ -176,7 +176,8 @@ OWN_CODE = {
         f"data.source={CODE}:with_nan", says="data.train of 'tensors': inputs contain NaN or infinity; remove them"
     ),
     "float labels": sets(
-        f"data.source={CODE}:float_labels", says="data.train targets are float32; use integer labels 0 .. classes - 1"
+        f"data.source={CODE}:float_labels",
+        says='model.loss = "cross_entropy" needs labels, but the targets are floats; set model.loss to mse or l1',
     ),
     "fewer labels than inputs": sets(
         f"data.source={CODE}:fewer_labels", says="data.train of 'tensors': 100 inputs but … give one label per sample"
@@ -192,7 +193,7 @@ OWN_CODE = {
         says="data.train of 'tensors': labels run from -1 … number them from 0, for example with `labels - (-1)`",
     ),
     "one-hot labels": sets(
-        f"data.source={CODE}:one_hot", says="data.train targets are float32; use integer labels 0 .. classes - 1"
+        f"data.source={CODE}:one_hot", says="data.train of 'tensors': 100 inputs but … give one label per sample"
     ),
     "another test shape": sets(
         f"data.source={CODE}:other_test_shape",

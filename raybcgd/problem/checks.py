@@ -1,0 +1,141 @@
+"""Checks before a run: whether model, data, blocks, cohort and stack fit together."""
+
+import logging
+from functools import cache
+
+import numpy as np
+import torch
+from torch import nn
+
+from raybcgd.data.dataset import Dataset
+from raybcgd.data.normalise import as_targets, normalise
+from raybcgd.errors import ConfigError
+from raybcgd.model.blocks import recut
+from raybcgd.model.losses import OF_LABELS, OF_NUMBERS
+from raybcgd.model.metrics import Metrics
+from raybcgd.model.outputs import logits_of
+from raybcgd.model.settings import LOSSES, MODELS
+from raybcgd.model.stacking import fails_in_stack, not_stackable
+from raybcgd.model.trial import try_out
+from raybcgd.problem.definition import Problem
+from raybcgd.randomness import stream
+from raybcgd.storage import open_address
+
+log = logging.getLogger(__name__)
+
+_STACKED_PARAMETERS = 200_000
+
+
+def check(problem: Problem, dataset: Dataset) -> None:
+    """Raise an error, before the run starts, if model, data, blocks, cohort and stack do not fit together."""
+    config = problem.config
+    if config.data.augment and len(problem.input_shape) != 3:
+        raise ConfigError("data.augment needs images, but this data has none; remove data.augment")
+    if config.analysis is not None and config.checkpoint.every == 0:
+        raise ConfigError("[analysis] needs a checkpoint, but checkpoint.every = 0 writes none; set it to at least 1")
+    if config.budget.simulated_seconds is not None and config.cohort.links is None:
+        raise ConfigError("budget.simulated_seconds needs the clients' bandwidth; add a [cohort.links] table")
+    gpu_here = config.engine == "local" and config.hosts.device == "gpu"
+    if gpu_here and not torch.accelerator.is_available():
+        raise ConfigError('hosts.device = "gpu" with engine = "local", but this machine has no GPU; set it to "cpu"')
+    if config.local.precision == "bf16" and config.model.dtype == "float64":
+        raise ConfigError('local.precision = "bf16" needs model.dtype = "float32"; change one of them')
+    if (backend := config.local.compile) is not None and backend not in torch.compiler.list_backends(()):
+        known = ", ".join(torch.compiler.list_backends())
+        raise ConfigError(f'local.compile = "{backend}" is not a backend of torch.compile; use one of {known}')
+    if config.checkpoint.address is not None:
+        open_address(config.checkpoint.address)
+    _ = problem.cohort_size, problem.stack, problem.loss, problem.uplinks
+    if config.blocks.redivide_every is not None:
+        recut(problem.layout, config.blocks, None, stream(0))
+    _check_metrics(problem, dataset)
+    _warn_about_shared(problem)
+
+
+def _warn_about_shared(problem: Problem) -> None:
+    """Warn if every client uploads most of the model, because there is one block or the last layer is most of it."""
+    layout, shared = problem.layout, problem.config.blocks.shared
+    if problem.algorithm.blockwise and problem.num_blocks == 1 and problem.config.blocks.count is None:
+        log.warning(
+            "note: the layers of this model make one block, so every client uploads all of it; for more blocks, set "
+            'blocks.division = "equal" and blocks.count'
+        )
+    share = layout.shared.size / layout.size
+    if problem.algorithm.blockwise and shared in (None, "last") and share > 0.5:
+        log.warning(
+            "the shared block, %s, is %.0f %% of the model, and every client uploads it; set blocks.shared to smaller "
+            'layers or to "none", or blocks.division = "equal" with a number of coordinates',
+            *(", ".join(layout.shared.layers), 100 * share),
+        )
+
+
+def try_model(problem: Problem, dataset: Dataset) -> None:
+    """Raise an error if the model and the loss do not fit the data."""
+    _check_task(problem, dataset)
+    split = dataset.train.take(np.resize(np.arange(len(dataset.train)), 2))
+    targets = as_targets(split.targets, problem.dtype)
+    if not dataset.regression:
+        targets[-1] = dataset.classes - 1  # the model needs an output for the last class
+    inputs = normalise(torch.from_numpy(split.inputs), dataset, problem.dtype)
+    bf16 = problem.config.local.precision == "bf16"
+    names = MODELS.name_of(problem.config.model.name), LOSSES.name_of(problem.config.model.loss)
+    try_out(problem.module().to(problem.dtype), problem.loss, (inputs, targets), dataset.classes, names, bf16)
+
+
+def _check_task(problem: Problem, dataset: Dataset) -> None:
+    """Raise an error if the loss or another setting does not fit the kind of targets."""
+    config, loss = problem.config, LOSSES.name_of(problem.config.model.loss)
+    if not dataset.regression:
+        if loss in OF_NUMBERS:
+            raise ConfigError(
+                f'model.loss = "{loss}" needs float targets, but the data has {dataset.classes} classes; set '
+                'data.task = "regression", or model.loss = "cross_entropy"'
+            )
+        return
+    if loss in OF_LABELS:
+        raise ConfigError(
+            f'model.loss = "{loss}" needs labels, but the targets are floats; set model.loss to mse or l1 for '
+            "regression, or use integer labels"
+        )
+    needs_labels = {
+        "evaluation.clients": config.evaluation.clients != 0,
+        "budget.target_accuracy": config.budget.target_accuracy is not None,
+        "analysis.conformal_levels": config.analysis is not None and len(config.analysis.conformal_levels) > 0,
+    }
+    for setting in (name for name, used in needs_labels.items() if used):
+        raise ConfigError(f"{setting} needs labels, but the targets are floats (regression); remove it")
+
+
+def _check_metrics(problem: Problem, dataset: Dataset) -> None:
+    metrics = problem.config.evaluation.metrics
+    if metrics:
+        with torch.no_grad():
+            module = problem.module().to(problem.dtype).eval()
+            split = dataset.train.take(np.resize(np.arange(len(dataset.train)), 2))
+            outputs = logits_of(module(normalise(torch.from_numpy(split.inputs), dataset, problem.dtype)))
+        Metrics(metrics).sums(outputs, as_targets(split.targets, problem.dtype))
+
+
+def no_stack(problem: Problem, dataset: Dataset) -> str | None:
+    """Return why clients train one at a time. None: they train in stacks. The model is tried out once."""
+    module, wanted = problem.module(), problem.config.local.stack
+    if wanted == "auto":
+        if any(isinstance(child, nn.modules.conv._ConvNd) for child in module.modules()):
+            return "a stack of convolutions is slower"
+        if problem.layout.size > _STACKED_PARAMETERS:
+            return "a stack of models of this size is slower"
+    if wanted == 0 or (reason := not_stackable(module)) is not None:
+        return reason if wanted else "local.stack = 0"
+    rows = np.arange(3) % len(dataset.train)
+    inputs = normalise(torch.from_numpy(dataset.train.inputs[rows]), dataset, problem.dtype)
+    targets = as_targets(dataset.train.targets[rows], problem.dtype)
+    reason = fails_in_stack(problem.flat_model(), problem.loss, inputs, targets)
+    if reason is not None and wanted == "auto":
+        _note(reason)
+    return reason
+
+
+@cache
+def _note(reason: str) -> None:
+    """Log why a model does not train in stacks, once per process."""
+    log.warning("note: clients train one at a time, because the model cannot train in a stack: %s", reason)

@@ -1,0 +1,123 @@
+"""From a config to a problem and its data: load, partition, check."""
+
+import logging
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+from torch import nn
+
+from raybcgd.algorithms.api import Algorithm
+from raybcgd.config.objects import ObjectsConfig, describe
+from raybcgd.config.schema import Config
+from raybcgd.data.clients import Clients
+from raybcgd.data.dataset import Dataset
+from raybcgd.data.from_python import as_dataset
+from raybcgd.data.partition import Natural, Partition, partition
+from raybcgd.data.phases import phases
+from raybcgd.data.settings import DEFAULT_PARTITION, PARTITIONS
+from raybcgd.data.sources import cut, load
+from raybcgd.errors import ConfigError
+from raybcgd.model.given import own_module
+from raybcgd.problem.checks import check, no_stack, try_model
+from raybcgd.problem.definition import Data, Problem
+
+log = logging.getLogger(__name__)
+
+
+def prepare(
+    config: Config,
+    module: nn.Module | None = None,
+    dataset: Dataset | tuple[Any, ...] | None = None,
+    partition: Any = None,
+) -> tuple[Problem, Data]:
+    """Load and partition the data. Check everything in a config that depends on the data or the model.
+
+    `partition` replaces `data.partition`: see `Dataset.from_tensors`.
+    """
+    module = own_module(module)
+    given = None if dataset is None else as_dataset(dataset).partitioned(partition)
+    own_data = None if given is not None and given.from_config else given
+    _check_objects(config.objects or ObjectsConfig(), module, own_data, partition)
+    dataset = load(config.data, partition) if given is None else given
+    dataset = cut(dataset, config.data) if own_data is not None else dataset
+    config = _with_objects(config, module, own_data, None if partition is None else dataset.clients)
+    config = _with_clients(config, dataset)
+    data = partition_data(config, dataset)
+    problem = Problem(
+        config=config,
+        input_shape=tuple(dataset.train.inputs.shape[1:]),
+        classes=dataset.classes,
+        clients=len(data.partitions[0]),
+        largest_client=max(int(parts.sizes.max()) for parts in data.partitions),
+        own_module=module,
+    )
+    _ = problem.layout  # refuses a model without trainable parameters
+    try_model(problem, dataset)
+    problem = replace(problem, no_stack=no_stack(problem, dataset))
+    check(problem, dataset)
+    return problem, data
+
+
+def _check_objects(recorded: ObjectsConfig, module: nn.Module | None, dataset: Dataset | None, partition: Any) -> None:
+    """Raise an error if a run that is resumed used Python objects that are missing now."""
+    used = {recorded.module: module, recorded.dataset: dataset, recorded.partition: partition}
+    if any(name is not None and given is None for name, given in used.items()):
+        what = " and ".join(name for name in used if name is not None)
+        raise ConfigError(f"the run used Python objects ({what}); resume it from Python: {recorded.call}")
+
+
+def _with_objects(config: Config, module: nn.Module | None, dataset: Dataset | None, clients: Clients | None) -> Config:
+    """Return the config with the names of the Python objects that replace its model, data set and partition."""
+    if module is None and dataset is None and clients is None:
+        return config
+    data = config.data
+    changes: dict[str, Any] = {"objects": describe(module, dataset, clients)}
+    if module is not None:
+        changes["model"] = config.model.model_copy(update={"name": type(module).__name__, "options": {}})
+    if dataset is not None:
+        data = data.model_copy(update={"source": dataset.name})
+    if clients is not None:
+        data = data.model_copy(update={"partition": Natural(samples_per_client=data.partition.samples_per_client)})
+    return config.model_copy(update={**changes, "data": data})
+
+
+def _with_clients(config: Config, dataset: Dataset) -> Config:
+    """Return the config with the natural partition, if the data set has clients and no other partition is set."""
+    chosen, own, phased = config.data.partition, dataset.clients, config.data.phases is not None
+    if isinstance(chosen, Natural) and phased:
+        raise ConfigError("data.phases deals the samples to the clients itself; remove it, or the data's own clients")
+    if own is None or phased:
+        return config
+    if not isinstance(chosen, Natural) and chosen != PARTITIONS.section({}, DEFAULT_PARTITION):
+        kind = PARTITIONS.name_of(type(chosen))
+        log.warning('note: data.partition.kind = "%s" replaces the %d clients of the data set', kind, len(own))
+        return config
+    if isinstance(chosen, Natural) and chosen.clients not in (0, len(own)):
+        raise ConfigError(f"data.partition.clients = {chosen.clients}, but the data has {len(own)} clients; remove it")
+    natural = Natural(clients=len(own), samples_per_client=chosen.samples_per_client)
+    return config.model_copy(update={"data": config.data.model_copy(update={"partition": natural})})
+
+
+def load_data(config: Config) -> tuple[Config, Data]:
+    """Load and partition the data without a model. Return also the config with the clients that were found."""
+    dataset = load(config.data)
+    config = _with_clients(config, dataset)
+    return config, partition_data(config, dataset)
+
+
+def partition_data(config: Config, dataset: Dataset) -> Data:
+    """Split the samples among the clients: once, or per phase of block-cyclic data."""
+    train, test, seed = dataset.labels, dataset.test.targets, config.seed
+    if config.data.phases is None:
+        parts = [partition(train, dataset.label_count, config.data.partition, seed, dataset.clients)]
+        test_rows = [np.arange(len(test))]
+    else:
+        if dataset.regression:
+            raise ConfigError("data.phases needs labels, but the targets are floats (regression); remove it")
+        clients = config.data.partition.clients
+        found = phases(train, test, dataset.classes, config.data.phases, clients, seed)
+        parts, test_rows = [phase.train for phase in found], [phase.test for phase in found]
+    if cast("Algorithm", config.algorithm).pooled:
+        parts = [Partition(np.sort(part.indices), np.array([0, len(part.indices)])) for part in parts]
+    return Data(dataset, tuple(parts), tuple(test_rows))

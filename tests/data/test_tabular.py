@@ -1,0 +1,187 @@
+"""Parquet files without images: tables of numbers, vectors and token sequences."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from raybcgd import Config, ConfigError, run
+from raybcgd.cli import app
+from raybcgd.data.dataset import Dataset
+from raybcgd.data.normalise import normalise
+from raybcgd.data.settings import DataConfig
+from raybcgd.data.sources import load
+from tests.conftest import small
+
+RNG = np.random.default_rng(0)
+ROWS = 120
+AGE, INCOME, MEMBER = RNG.integers(18, 80, ROWS), RNG.normal(40_000, 9000, ROWS), RNG.random(ROWS) < 0.5
+TABLE = {"age": AGE, "income": INCOME, "member": MEMBER, "constant": np.ones(ROWS), "label": (AGE > 50).astype(int)}
+WORDS = [RNG.integers(1, 20, 1 + k % 7).tolist() for k in range(ROWS)]
+
+
+def folder(path: Path, columns: dict[str, Any], test: dict[str, Any] | None = None) -> Path:
+    path.mkdir(exist_ok=True)
+    for split, values in (("train", columns), ("test", test or columns)):
+        half = len(next(iter(values.values()))) // 2
+        table = pa.table(values)
+        pq.write_table(table.slice(0, half), path / f"{split}-0.parquet")
+        pq.write_table(table.slice(half), path / f"{split}-1.parquet")
+    return path
+
+
+def read(path: Path, **settings: Any) -> Dataset:
+    return load(DataConfig(source="parquet", root=str(path), **settings))
+
+
+def test_columns_of_numbers_are_features_normalised_one_by_one(tmp_path: Path) -> None:
+    data = read(folder(tmp_path, TABLE))
+    assert data.train.inputs.shape == (ROWS, 4)
+    assert data.train.targets.tolist() == TABLE["label"].tolist()
+    inputs = normalise(torch.from_numpy(data.train.inputs), data)
+    assert torch.allclose(inputs.mean(0), torch.zeros(4), atol=1e-4)
+    assert torch.allclose(inputs.std(0, correction=0), torch.tensor([1.0, 1.0, 1.0, 0.0]), atol=1e-4)
+
+
+def test_chosen_columns_are_read_in_the_given_order(tmp_path: Path) -> None:
+    data = read(folder(tmp_path, TABLE), feature_columns=("income", "age"))
+    assert np.allclose(data.train.inputs[:, 0], INCOME)
+    assert data.train.inputs[:, 1].tolist() == AGE.tolist()
+
+
+def test_numbers_are_the_targets_of_a_regression(tmp_path: Path) -> None:
+    path = folder(tmp_path, TABLE)
+    data = read(path, task="regression", label_column="income")
+    assert data.regression
+    assert np.allclose(data.train.targets, INCOME)
+    assert data.train.inputs.shape == (ROWS, 4), "with the target as label, the labels are a feature"
+    assert (data.labels.min(), data.labels.max(), data.label_count) == (0, 9, 10)
+
+
+def test_lists_of_integers_are_tokens_padded_to_the_longest_of_both_splits(tmp_path: Path) -> None:
+    test = {"tokens": [[3] * 11, [4]], "label": [0, 1]}
+    data = read(folder(tmp_path, {"tokens": WORDS, "label": [k % 2 for k in range(ROWS)]}, test))
+    assert data.tokens
+    assert data.train.inputs.shape == (ROWS, 11)
+    assert [row[row > 0].tolist() for row in data.train.inputs] == WORDS
+    assert data.test.inputs[1].tolist() == [4] + [0] * 10
+    raw = torch.from_numpy(data.train.inputs)
+    assert torch.equal(normalise(raw, data), raw), "tokens are not normalised"
+
+
+def test_lists_of_floats_are_vectors(tmp_path: Path) -> None:
+    vectors = RNG.normal(size=(ROWS, 3)).astype(np.float32)
+    data = read(folder(tmp_path, {"embedding": list(vectors), "label": [k % 2 for k in range(ROWS)]}))
+    assert np.array_equal(data.train.inputs, vectors)
+
+
+def test_columns_in_another_order_are_read_by_name(tmp_path: Path) -> None:
+    data = read(folder(tmp_path, TABLE, dict(reversed(TABLE.items()))))
+    assert np.array_equal(data.train.inputs, data.test.inputs)
+
+
+def test_a_column_that_is_missing_in_the_test_data_gives_one_line(tmp_path: Path) -> None:
+    path = folder(tmp_path, TABLE, {name: values for name, values in TABLE.items() if name != "income"})
+    with pytest.raises(ConfigError, match=r'"income" is no column of features in .*test-0.parquet; use some of age'):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("columns", "settings", "message"),
+    [
+        ({"age": AGE, "label": ["a"] * ROWS}, {}, "has integers to use as labels, only age"),
+        (
+            {**TABLE, "city": ["x"] * ROWS},
+            {"feature_columns": ("city",)},
+            '"city" of .* has string; use columns of numbers',
+        ),
+        (TABLE, {"feature_columns": ("height",)}, '"height" is no column of features in .*; use some of age, income'),
+        (TABLE, {"feature_columns": ("label", "age"), "label_column": "label"}, '"label" is no column of features'),
+        ({**TABLE, "age": [None, 1.0] * 60}, {}, '"age" of .* has rows without a value; fill or remove them'),
+        ({**TABLE, "age": [np.inf, 1.0] * 60}, {}, "inputs contain NaN or infinity"),
+        ({"v": [[0.5] * 4] * 119 + [[0.5] * 5], "label": [0, 1] * 60}, {}, "lists of 4 to 5 numbers; use lists of one"),
+        ({"t": [[-1, 2]] * ROWS, "label": [0, 1] * 60}, {}, "the token -1; number tokens from 0"),
+        ({"t": WORDS, "u": WORDS, "label": [0, 1] * 60}, {"feature_columns": ("t", "u")}, "use columns of numbers"),
+        ({"name": ["a"] * ROWS}, {"task": "regression"}, "no column of .* has image files as bytes"),
+        ({**TABLE, "label": [0.5] * ROWS}, {"label_column": "label"}, "data.label_column is label; use one of"),
+    ],
+)
+def test_wrong_tables_give_one_line(tmp_path: Path, columns: Any, settings: Any, message: str) -> None:
+    path = folder(tmp_path, columns)
+    with pytest.raises(ConfigError, match=message) as caught:
+        read(path, **settings)
+    assert "\n" not in str(caught.value)
+
+
+class Words(nn.Module):
+    """The mean of the words' embeddings, without padding."""
+
+    def __init__(self, vocabulary: int = 20, width: int = 8) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(vocabulary, width), nn.Linear(width, 2)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        known = (tokens > 0).unsqueeze(-1)
+        return self.head((self.embedding(tokens) * known).sum(-2) / known.sum(-2).clamp(min=1))
+
+
+def text(count: int, seed: int) -> dict[str, Any]:
+    """Synthetic sentences: the label tells whether there are more words above 10 than below."""
+    rng = np.random.default_rng(seed)
+    sentences = [rng.integers(1, 20, rng.integers(3, 12)) for _ in range(count)]
+    return {"tokens": [s.tolist() for s in sentences], "label": [int((s > 10).mean() > 0.5) for s in sentences]}
+
+
+@pytest.mark.parametrize("stack", [0, 8])
+def test_an_embedding_model_learns_from_token_sequences(tmp_path: Path, stack: int) -> None:
+    config = Config(
+        rounds=15,
+        engine="local",
+        metrics={"enabled": False},
+        algorithm={"name": "fedavg", "lr": 2.0},
+        data={
+            "source": "parquet",
+            "root": str(folder(tmp_path / "data", text(400, 0), text(100, 1))),
+            "partition": {"clients": 8},
+        },
+        local={"stack": stack, "epochs": 3},
+        cohort={"clients_per_round": 8},
+    )
+    torch.manual_seed(0)
+    result = run(config, module=Words(), out=tmp_path / "run", progress=False)
+    assert result.summary["final_accuracy"] > 0.85
+    shown = CliRunner().invoke(app, ["data", "inspect", str(config_file(tmp_path, config))])
+    assert "11 tokens" in shown.output
+    assert "largest token" in shown.output
+
+
+def test_stacked_tokens_give_the_gradients_of_single_clients(tmp_path: Path) -> None:
+    data = read(folder(tmp_path / "data", text(80, 0)))
+    models = []
+    for stack in (0, 4):
+        torch.manual_seed(0)
+        config = small(rounds=2, blocks={"count": 1}, local={"stack": stack}, model={"dtype": "float64"})
+        models.append(
+            run(config, module=Words().double(), dataset=data, out=tmp_path / str(stack), progress=False).model
+        )
+    for one, many in zip(*(model.state_dict().values() for model in models), strict=True):
+        assert torch.allclose(one, many, rtol=0, atol=1e-12)
+
+
+def test_integer_inputs_for_a_model_of_numbers_give_one_line() -> None:
+    x = np.arange(60).reshape(20, 3)
+    with pytest.raises(ConfigError, match="integer inputs are tokens; use floats, or uint8") as caught:
+        run(small(), dataset=(x, x[:, 0] % 2, x, x[:, 0] % 2), progress=False)
+    assert "\n" not in str(caught.value)
+
+
+def config_file(tmp_path: Path, config: Config) -> Path:
+    path = tmp_path / "c.toml"
+    path.write_text(config.to_toml())
+    return path
