@@ -42,7 +42,7 @@ class Head:
         """Run a raybcgd command in the environment of the head."""
         command = [sys.executable, "-m", "raybcgd", *arguments]
         return subprocess.run(
-            command, cwd=ROOT, env={**self.env, **env}, capture_output=True, text=True, timeout=200, check=False
+            command, cwd=ROOT, env={**self.env, **env}, capture_output=True, text=True, timeout=400, check=False
         )
 
     def runs(self) -> list[Path]:
