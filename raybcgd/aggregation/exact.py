@@ -13,6 +13,9 @@ highest level k is chosen such that |r| <= 2^(W - 1) g_k, and W <= 51. The rest 
 magnitude, which is 2^(W - 1) g_(k - 1), as level k - 1 requires. It is exact, because it is a multiple of the spacing
 of r and not larger than r.
 
+Proof that pairs are exact. If |r| and |s| need only level 0, (r + C) and (s - C) round r and s to multiples of g_0 like
+(r + C) - C, because C is an even multiple. Their sum is a multiple of g_0 below 2^W g_0, so it does not round.
+
 At the end, the levels are added from the highest to the lowest. The result is a function of the set of addends.
 
 The grid 2^-40 keeps values of 1e-5 in float32 precision. With 1 000 addends, W is 43, and level 1, which is allocated
@@ -34,10 +37,13 @@ Levels = Mapping[int, Any]
 
 _CHUNK = {"cpu": 1 << 18}
 """Elements per pass. On a CPU, the float64 buffer should stay in the cache; elsewhere, kernels should be few."""
+_PAIRED_CHUNK, _PAIRED_SIZE = 1 << 17, 1 << 20
+"""Elements per pass over two rows, and the length from which on rows wait for each other."""
 _MERGED_PARTS = 8
 """Maximum number of merged sums that are kept apart. They may be in shared memory, where a copy would cost more."""
 _GRID_EXPONENT = {torch.float32: -40, torch.float64: -90}
 _LIMIT = 2.0**900
+_NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 @contextmanager
@@ -60,6 +66,8 @@ class ExactSum:
         self._exponent = _GRID_EXPONENT[dtype]
         self._constant = self._rounding_constant(0)
         self._levels: dict[int, Tensor] = {}
+        self._waiting: Tensor | None = None
+        """A long row that is added together with the next one, so that the sum is read and written half as often."""
         self._merged: dict[int, list[np.ndarray]] = {}
         self._handed: dict[int, Tensor] = {}
         """The levels of the sum of a host in this process, on its accelerator."""
@@ -67,26 +75,54 @@ class ExactSum:
     def add(self, rows: Tensor, weights: Tensor | None = None, largest: float | None = None) -> bool:
         """Add the rows of a matrix, each times its weight of at most 1. Return whether all values are finite.
 
-        With `largest`, the largest magnitude, nothing is read from the device.
+        With `largest`, the largest magnitude or more, nothing is read from the device. The caller must not change a
+        single row afterwards, because it may be added later.
         """
-        finite = True
+        single = len(rows) == 1 and weights is None and self.size >= _PAIRED_SIZE and self._device.type == "cpu"
+        if single and largest is not None and self.needs_one_level(largest):
+            self._add_in_pairs(rows[0])
+            return True
+        finite, first = True, self._is_first()
         step = max(1, _CHUNK.get(self._device.type, 1 << 24) // max(1, len(rows)))
         for start in range(0, self.size, step):
-            finite &= self.add_at(start, rows[:, start : start + step], weights, largest)
+            finite &= self._add_at(start, rows[:, start : start + step], weights, largest, first)
         return finite
 
-    def add_at(self, start: int, rows: Tensor, weights: Tensor | None = None, largest: float | None = None) -> bool:
-        """Add rows to the coordinates from `start` on. Return whether all values are finite."""
+    def _is_first(self) -> bool:
+        """Return whether nothing has been added. Then the lowest level is new, and to be overwritten."""
+        first = not self._levels
+        if first:
+            self._levels[0] = new_vector(self.size, torch.float64, self._device)
+        return first
+
+    def _add_in_pairs(self, row: Tensor) -> None:
+        """Add a row of values that need only the lowest level, together with the row that waits."""
+        if self._waiting is None:
+            self._waiting = row
+            return
+        waiting, self._waiting, first = self._waiting, None, self._is_first()
+        for start in range(0, self.size, _PAIRED_CHUNK):
+            place = slice(start, start + _PAIRED_CHUNK)
+            one, other = waiting[place].double().add_(self._constant), row[place].double().sub_(self._constant)
+            lowest = self._levels[0][place]
+            torch.add(one, other, out=lowest) if first else lowest.add_(one.add_(other))
+
+    def _flush(self) -> None:
+        """Add the row that waits for another one."""
+        if self._waiting is not None:
+            self._add_in_pairs(torch.zeros(1).expand(self.size))
+
+    def _add_at(self, start: int, rows: Tensor, weights: Tensor | None, largest: float | None, first: bool) -> bool:
+        """Add rows to the coordinates from `start` on, or store their sum if they are the first."""
         if largest is None:
             low, high = torch.stack(torch.aminmax(rows)).tolist()
             largest = max(-low, high)
         rest, place = rows.to(torch.float64, copy=True), slice(start, start + rows.shape[1])
         if weights is not None:
             rest.mul_(weights[:, None])
-        finite = math.isfinite(largest)
+        finite, broken = math.isfinite(largest), None
         if not largest < _LIMIT:  # also if it is NaN
             broken = ~(rest.abs() < _LIMIT)
-            self._level(0)[place].add_(torch.zeros_like(rest).masked_fill_(broken, math.nan).sum(0))
             rest.masked_fill_(broken, 0.0)
             largest = float(rest.abs().max())
         for level in range(self._highest(largest), 0, -1):
@@ -95,8 +131,15 @@ class ExactSum:
             self._level(level)[place].add_(part.sum(0))
             rest.sub_(part)
         rest.add_(self._constant).sub_(self._constant)
-        self._level(0)[place].add_(rest[0] if len(rest) == 1 else rest.sum(0))
+        lowest, added = self._levels[0][place], rest[0] if len(rest) == 1 else rest.sum(0)
+        lowest.copy_(added) if first else lowest.add_(added)
+        if broken is not None:
+            lowest.masked_fill_(broken.any(0), math.nan)
         return finite
+
+    def needs_one_level(self, bound: float) -> bool:
+        """Return whether values up to a bound need only the lowest level. `add` may then take it as the largest."""
+        return bound < _LIMIT and self._highest(bound) == 0
 
     def _rounding_constant(self, level: int) -> float:
         """Return C, for which (r + C) - C rounds r to the grid of a level."""
@@ -111,7 +154,7 @@ class ExactSum:
 
     def _level(self, level: int) -> Tensor:
         if level not in self._levels:
-            self._levels[level] = torch.zeros(self.size, dtype=torch.float64, device=self._device)
+            self._levels[level] = new_vector(self.size, torch.float64, self._device).zero_()
         return self._levels[level]
 
     def merge(self, levels: Levels) -> None:
@@ -131,6 +174,7 @@ class ExactSum:
 
     def levels(self, on_device: bool = False) -> Levels:
         """Return the sum so far as arrays that `merge` takes, or as tensors if it is on an accelerator."""
+        self._flush()
         if on_device and self._device.type != "cpu":
             return dict(self._levels)
         own = {level: part.cpu().numpy() for level, part in self._levels.items()}
@@ -138,10 +182,11 @@ class ExactSum:
         return merge_levels([own, *merged]) if merged else own
 
     def chunks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Yield the sum in float64, in chunks that stay in a CPU's cache. The caller may overwrite them.
+        """Yield the sum in float64, in chunks that stay in a CPU's cache. The caller must not change them.
 
         A sum that was handed over on an accelerator is one chunk, and stays there.
         """
+        self._flush()
         if self._handed:
             total = torch.zeros_like(next(iter(self._handed.values())))
             for level in sorted(self._handed, reverse=True):
@@ -152,19 +197,26 @@ class ExactSum:
         order = sorted({*own, *self._merged}, reverse=True)
         for start in range(0, self.size, _CHUNK["cpu"]):
             place = slice(start, min(start + _CHUNK["cpu"], self.size))
-            total = torch.zeros(place.stop - start, dtype=torch.float64)
+            summed: np.ndarray | None = None
             for level in order:
                 parts = [*self._merged.get(level, ()), *([own[level]] if level in own else [])]
                 # The parts of a level add exactly, in any order. Only the sum over the levels is rounded.
                 exact = np.add(parts[0][place], parts[1][place]) if len(parts) > 1 else parts[0][place]
                 for part in parts[2:]:
                     exact += part[place]
-                total += torch.as_tensor(exact)
-            yield place, total
+                summed = exact if summed is None else summed + exact
+            yield place, torch.as_tensor(np.zeros(place.stop - start) if summed is None else summed)
 
     def total(self) -> Tensor:
         """Return the sum in float64, on the CPU."""
         return torch.cat([torch.empty(0, dtype=torch.float64), *(chunk.cpu() for _, chunk in self.chunks())])
+
+
+def new_vector(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return an uninitialised vector. On a CPU, NumPy asks for huge pages: a long vector is then ready much sooner."""
+    if device.type != "cpu":
+        return torch.empty(size, dtype=dtype, device=device)
+    return torch.from_numpy(np.empty(size, _NUMPY[dtype]))
 
 
 def merge_levels(sums: Iterable[Levels]) -> Levels:

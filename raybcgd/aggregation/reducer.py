@@ -1,5 +1,6 @@
 """From decoded uploads to terms, and from terms to exact sums: the same on hosts and on the coordinator."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from raybcgd.aggregation.exact import ExactSum, Levels
-from raybcgd.algorithms.api import Task
+from raybcgd.algorithms.api import Algorithm, Task
 from raybcgd.algorithms.contract import Kind, declared, displacement
 from raybcgd.messages import Partial, RoundOrders, SumKey
 from raybcgd.problem import Problem
@@ -60,8 +61,6 @@ class Span(NamedTuple):
 class _Group(NamedTuple):
     """What all uploads of the same block have in common."""
 
-    down: Any
-    """The broadcast, on the uploaded coordinates."""
     trained: Tensor | None
     """For each uploaded coordinate: 1 for a parameter, 0 for a buffer. None without buffers."""
     shared: slice
@@ -98,6 +97,8 @@ class Reducer:
         self._displacement_kind = next(field.kind for field in self._fields if field.name == self._displacement)
         self._weighted = problem.config.cohort.weighting == "samples"
         self._groups: dict[int | None, _Group] = {}
+        self._downs: dict[int | None, Any] = {}
+        """The broadcast on the uploaded coordinates, by block."""
         self._sums: dict[SumKey, ExactSum] = {}
         self._clients: list[int] = []
         self.broken = False
@@ -105,8 +106,14 @@ class Reducer:
 
     def terms(self, block: int | None, sent: Any, steps: int | Tensor) -> Any:
         """Return the algorithm's terms of an upload, or of a stack of uploads, on the uploaded coordinates."""
+        if type(self._algorithm).terms is Algorithm.terms:  # saves restricting the broadcast
+            return sent
         group = self._group(block)
-        return self._algorithm.terms(sent, group.down, Task(steps, self._orders.lr, group.trained, group.shared))
+        if block not in self._downs:
+            self._downs[block] = restrict(self._down, self._wire.coordinates(block))
+        return self._algorithm.terms(
+            sent, self._downs[block], Task(steps, self._orders.lr, group.trained, group.shared)
+        )
 
     def measure(self, block: int | None, terms: Any, count: int) -> Tensor | None:
         """Return all numbers that `add` needs from the device as one vector. None on a CPU, where reading is free."""
@@ -147,28 +154,36 @@ class Reducer:
         group, count = self._group(block), len(clients)
         rows = {field.name: value.reshape(count, -1) for field, value in zip(self._fields, terms, strict=True)}
         column = torch.tensor(weights, dtype=torch.float64, device=self._device) if self._weighted else None
+        moved = group.parameters(rows[self._displacement])
+        squares = self._squares(group, moved, measured)
         finite = True
         for field in self._fields:
+            bounded = field.name == self._displacement and group.moved is None
+            bound = _norm_bound(squares) if bounded else math.nan
             for span in group.spans[field.name]:
                 key = span.key(field.name)
-                largest = None if measured is None else measured.largest[key]
                 values, total = rows[field.name][:, span.part], self._sum(key, _length(span.part))
+                largest = bound if total.needs_one_level(bound) else None
+                largest = largest if measured is None else measured.largest[key]
                 finite &= total.add(values, None if field.summed else column, largest)
         if not finite:
             bad = next(k for k in range(count) if not all(bool(values[k].isfinite().all()) for values in rows.values()))
             where = "" if block is None else f" for block {block}"
             raise Diverged(f"client {clients[bad]} uploaded non-finite values{where}; lower algorithm.lr")
-        self._measure(group, rows[self._displacement], measured)
+        self._measure(group, moved, squares)
         self._clients.extend(clients)
         self.broken = False
 
-    def _measure(self, group: _Group, moved: Tensor, measured: "Measured | None") -> None:
-        """Add displacements, one row per client, to the measurements of the round."""
-        moved = group.parameters(moved)
+    def _squares(self, group: _Group, moved: Tensor, measured: "Measured | None") -> Tensor:
+        """Return the squared norms of displacements: a row per client, a column per block, the shared block last."""
         squares = torch.zeros(len(moved), len(self._wire.layout.blocks) + 1, dtype=torch.float64)
         for position, (number, part) in enumerate(group.measured):
             found = _squared_norms(moved[:, part]) if measured is None else measured.squares[:, position]
             squares[:, number] = found
+        return squares
+
+    def _measure(self, group: _Group, moved: Tensor, squares: Tensor) -> None:
+        """Add displacements, one row per client, and their squared norms to the measurements of the round."""
         self._sum(SumKey(SQUARES, -1), squares.shape[1]).add(squares)
         for span in group.spans[self._displacement]:
             values = moved[:, span.part]
@@ -224,7 +239,6 @@ class Reducer:
                 (n, span.part_of(b.slice)) for n, b in blocks for span in widest if b.size and span.covers(b.slice)
             ]
             self._groups[block] = _Group(
-                down=restrict(self._down, slices),
                 trained=None if self._trained is None else take(self._trained, slices),
                 shared=wire.shared_span(block),
                 spans=spans,
@@ -258,6 +272,14 @@ def _concatenated(slices: Slices) -> Iterator[tuple[slice, slice]]:
 
 def _length(s: slice) -> int:
     return int(s.stop - s.start)
+
+
+def _norm_bound(squares: Tensor) -> float:
+    """Return a number that no coordinate exceeds, from squared norms. NaN or infinity if a value is not finite.
+
+    A sum of squares is at least its largest addend, however it is rounded. The factor covers the rounding of a square.
+    """
+    return 1.001 * math.sqrt(float(squares.sum(1).max()))
 
 
 def _squared_norms(rows: Tensor) -> Tensor:

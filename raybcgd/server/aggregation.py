@@ -4,19 +4,27 @@ Sums are exact, so uploads and partial sums can arrive in any order and any grou
 """
 
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from raybcgd.aggregation.reducer import DRIFT, MOVED, SQUARES, Reducer, spans_of
+from raybcgd.aggregation.exact import new_vector
+from raybcgd.aggregation.reducer import DRIFT, MOVED, SQUARES, Reducer, Span, spans_of
 from raybcgd.algorithms.api import Algorithm
 from raybcgd.algorithms.contract import Kind, declared, displacement
 from raybcgd.messages import Outcome, Partial, RoundOrders, SumKey
 from raybcgd.plan.cohort import Member
 from raybcgd.problem import Problem
 from raybcgd.wire.upload import Slices, Wire
+
+_PARALLEL_SIZE = 1 << 23
+"""Coordinates from which on threads save more than they cost."""
+_MAX_THREADS = 8
+"""More threads would only wait for memory."""
 
 
 class Expected(NamedTuple):
@@ -110,35 +118,43 @@ class Aggregator:
 
         With `norms`, add up the squared norm of the undivided sum per block.
         """
-        create = torch.zeros if kind is Kind.SHARED else torch.empty  # all other kinds cover every coordinate
-        result = create(
-            1 if kind is Kind.SCALAR else self._wire.layout.size, dtype=self._wire.dtype, device=self._device
-        )
+        size = 1 if kind is Kind.SCALAR else self._wire.layout.size
+        result = new_vector(size, self._wire.dtype, self._device)
+        if kind is Kind.SHARED:  # all other kinds cover every coordinate
+            result.zero_()
         blocks = range(len(self._wire.layout.blocks)) if self._algorithm.blockwise else [None]
         # The shared block belongs to the uploads of every block.
         spans = {span.key(name): span for block in blocks for span in spans_of(self._wire, kind, block)}
-        for key, span in spans.items():
+
+        def divide(key: SumKey, span: Span) -> list[tuple[int, Tensor]]:
             found, target = self._reducer.take_sum(key), result[span.place]
             if found is None:
                 target.zero_()
-                continue
+                return []
             # Segment -1 is the whole vector, and the last divisor is that of all clients.
-            divisor = 1.0 if divisors is None else divisors[span.segment]
+            divisor, squares = 1.0 if divisors is None else divisors[span.segment], []
             for place, values in found.chunks():
                 if norms:
-                    self._add_norms(values, span.place.start + place.start)
+                    squares += self._squared_norms(values, span.place.start + place.start)
                 _divide(values, divisor, target[place])
+            return squares
+
+        for squares in _in_threads(divide, spans, len(result) if len(spans) > 1 else 0):
+            for number, square in squares:
+                self._moved_squares[number] = self._moved_squares[number] + square
         return result
 
-    def _add_norms(self, values: Tensor, start: int) -> None:
-        """Add the squared norm of a part of the sum of the displacements to those of its blocks."""
+    def _squared_norms(self, values: Tensor, start: int) -> list[tuple[int, Tensor]]:
+        """Return the squared norm of a part of the sum of the displacements, for each of its blocks."""
+        found = []
         for number, part in self._blocks:
             low, high = max(part.start, start), min(part.stop, start + len(values))
             if low < high:
                 piece = values[low - start : high - start]
                 if self._trained is not None:  # buffers do not count
                     piece = piece * self._trained[low:high]
-                self._moved_squares[number] = self._moved_squares[number] + torch.dot(piece, piece)
+                found.append((number, torch.dot(piece, piece)))
+        return found
 
     def _diversity(self) -> tuple[float | None, ...]:
         """Return the drift diversity of each block."""
@@ -148,6 +164,17 @@ class Aggregator:
         squares, moved = found.total().tolist(), torch.stack(self._moved_squares).tolist()
         ratios = [square / (sum_square or math.nan) for square, sum_square in zip(squares, moved, strict=True)]
         return tuple(ratio if math.isfinite(ratio) else None for ratio in ratios)
+
+
+def _in_threads(
+    function: Callable[[SumKey, Span], list[tuple[int, Tensor]]], spans: Mapping[SumKey, Span], size: int
+) -> Iterator[list[tuple[int, Tensor]]]:
+    """Yield a function of each piece of a vector in order. Long vectors use all cores, because torch uses only one."""
+    if size < _PARALLEL_SIZE:
+        yield from map(function, spans, spans.values())
+        return
+    with ThreadPoolExecutor(min(_MAX_THREADS, os.cpu_count() or 1)) as threads:
+        yield from threads.map(function, spans, spans.values())
 
 
 def _divide(values: Tensor, divisor: float, out: Tensor) -> None:

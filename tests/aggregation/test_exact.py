@@ -132,3 +132,28 @@ def test_adding_does_not_change_the_addends(dtype: torch.dtype) -> None:
     before = values.clone()
     ExactSum(3, 1, dtype).add(values, torch.tensor([0.5], dtype=torch.float64))
     assert torch.equal(values, before)
+
+
+@given(st.lists(numbers, min_size=1, max_size=10), dtypes, st.floats(1, 1e6))
+def test_a_bound_of_the_largest_value_gives_the_same_bits(
+    values: list[float], dtype: torch.dtype, factor: float
+) -> None:
+    rows = torch.tensor(values, dtype=dtype)[:, None]
+    expected, bounded = ExactSum(1, len(values), dtype), ExactSum(1, len(values), dtype)
+    expected.add(rows)
+    bounded.add(rows, largest=factor * float(rows.abs().max()))
+    assert bits(bounded.levels()) == bits(expected.levels())
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 6])
+def test_long_rows_that_are_added_in_pairs_give_the_same_bits(count: int) -> None:
+    size = (1 << 20) + 77
+    rows = torch.randn(count, size, generator=torch.Generator().manual_seed(count))
+    rows[:, :50] *= torch.logspace(-14, 0, 50)
+    rows[:, 50:60] = (torch.arange(10) + 0.5) * 2.0**-40  # halfway between two multiples of the grid
+    expected, paired = ExactSum(size, count, torch.float32), ExactSum(size, count, torch.float32)
+    for row in rows:
+        expected.add(row[None])  # without a bound, rows are added one by one
+        paired.add(row[None], largest=float(rows.abs().max()))
+    assert torch.equal(paired.total(), expected.total())
+    assert bits(paired.levels()) == bits(expected.levels())
