@@ -51,9 +51,9 @@ def test_hosts_grow_with_the_square_root_of_the_work() -> None:
 )
 def test_the_estimate_has_the_right_order_of_magnitude(config: Config, tmp_path: Path) -> None:
     expected = demand(*prepare(config)).seconds
-    began = time.perf_counter()
+    began = time.process_time()
     run(config, out=tmp_path / "run", progress=False)
-    measured = time.perf_counter() - began
+    measured = time.process_time() - began
     assert measured / 6 < expected < 6 * measured, (expected, measured)
 
 
