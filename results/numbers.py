@@ -37,6 +37,8 @@ class Row(NamedTuple):
     """The same for the running mean of three evaluations."""
     saved: float | None = None
     """FedAvg's `upload_d` on the same seeds, divided by this one."""
+    smooth_saved: float | None = None
+    """The same for `smooth_d`."""
     target_rounds: float | None = None
     """Rounds until the target is first reached."""
     rounds: int | None = None
@@ -59,9 +61,9 @@ def row(store: Store, label: str, target: float | None = None) -> Row:
         return Row(label, len(runs), tuned(store, label), diverged=len(runs) - len(good))
     accuracies = [100 * run["last_tenth_accuracy"] for run in good]
     first = [None if target is None else reached(run, target) for run in good]
-    smooth = [None if target is None else reached(run, target, SMOOTH) for run in good]
-    upload_d = mean([None if at is None else at.upload_d for at in first])
-    base_d, base_accuracy = _base(store, {run["seed"] for run in good}, target)
+    upload_d, smooth_d = _upload_d(good, target), _upload_d(good, target, SMOOTH)
+    base = [run for run in store.of("final", "FedAvg") if run["seed"] in {one["seed"] for one in good}]
+    base = base if len(base) == len(good) and all("error" not in run for run in base) else []
     accuracy = float(np.mean(accuracies))
     return Row(
         label=label,
@@ -69,10 +71,11 @@ def row(store: Store, label: str, target: float | None = None) -> Row:
         accuracy=accuracy,
         deviation=float(np.std(accuracies, ddof=1)) if len(good) > 1 else None,
         upload_d=upload_d,
-        smooth_d=mean([None if at is None else at.upload_d for at in smooth]),
-        saved=None if base_d is None or upload_d is None else base_d / upload_d,
+        smooth_d=smooth_d,
+        saved=_ratio(_upload_d(base, target), upload_d),
+        smooth_saved=_ratio(_upload_d(base, target, SMOOTH), smooth_d),
         target_rounds=mean([None if at is None else float(at.round) for at in first]),
-        gain=None if base_accuracy is None else accuracy - base_accuracy,
+        gain=accuracy - float(np.mean([100 * run["last_tenth_accuracy"] for run in base])) if base else None,
         rounds=round(float(np.mean([run["rounds"] for run in good]))),
         best=float(np.mean([100 * max(run["curve"]["accuracy"]) for run in good])),
         loss=mean([run["curve"]["loss"][-1] for run in good]),
@@ -80,14 +83,14 @@ def row(store: Store, label: str, target: float | None = None) -> Row:
     )
 
 
-def _base(store: Store, seeds: set[int], target: float | None) -> tuple[float | None, float | None]:
-    """Return FedAvg's upload to the target and its accuracy in percent, both on these seeds."""
-    runs = [run for run in store.of("final", "FedAvg") if run["seed"] in seeds and "error" not in run]
-    if len(runs) < len(seeds):
-        return None, None
-    found = [None if target is None else reached(run, target) for run in runs]
-    upload_d = mean([None if at is None else at.upload_d for at in found])
-    return upload_d, float(np.mean([100 * run["last_tenth_accuracy"] for run in runs]))
+def _upload_d(runs: Sequence[Entry], target: float | None, smooth: int = 1) -> float | None:
+    """Return the mean upload until the target. None: a run does not reach it, or there is no target."""
+    found = [None if target is None else reached(run, target, smooth) for run in runs]
+    return mean([None if at is None else at.upload_d for at in found])
+
+
+def _ratio(base: float | None, value: float | None) -> float | None:
+    return None if base is None or value is None else base / value
 
 
 def target_of(store: Store) -> float | None:
@@ -112,12 +115,12 @@ def reached(run: Entry, target: float, smooth: int = 1) -> Reached | None:
     return None
 
 
-def accuracy_after(store: Store, label: str, rounds: int) -> float:
-    """Return the mean of the last three evaluations up to a round, over all seeds."""
+def accuracy_after(store: Store, label: str, limit: float, unit: str = "round") -> float:
+    """Return the mean of the last three evaluations up to a round, or up to an upload in d, over all seeds."""
     found: list[float] = []
     for run in store.of("final", label):
-        curve = run.get("curve", {"round": [], "accuracy": []})
-        until = [value for number, value in zip(curve["round"], curve["accuracy"], strict=True) if number <= rounds]
+        curve = run.get("curve", {unit: [], "accuracy": []})
+        until = [value for at, value in zip(curve[unit], curve["accuracy"], strict=True) if at <= limit]
         found += until[-SMOOTH:]
     return float(np.mean(found)) if found else math.nan
 
@@ -159,8 +162,15 @@ def claims(store: Store) -> list[Claim]:
 
 
 def _saving(methods: list[Row], factor: float) -> Claim:
-    parts = [f"{one.label} {'never' if one.saved is None else f'{one.saved:.1f} x'}" for one in methods]
+    parts = [f"{one.label} {saving(one)}" for one in methods]
     return Claim(", ".join(parts), any(one.saved is not None and one.saved >= factor for one in methods))
+
+
+def saving(one: Row) -> str:
+    """Return the factor as text, and in parentheses that for the running mean."""
+    if one.saved is None:
+        return "never"
+    return f"{one.saved:.1f} x ({'never' if one.smooth_saved is None else f'{one.smooth_saved:.1f}'})"
 
 
 def _no_worse(methods: list[Row]) -> Claim:

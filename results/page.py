@@ -6,7 +6,7 @@ from raybcgd.paper.catalogue import select
 from raybcgd.paper.results import numbers as published
 from raybcgd.storage import write_atomic
 from results import plots, reading
-from results.numbers import FEWER_BITS, FEWER_FLOATS, Row, accuracy_after, claims, row, rows, target_of
+from results.numbers import FEWER_BITS, FEWER_FLOATS, Row, accuracy_after, claims, row, rows, saving, target_of
 from results.store import FOLDER, Store
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -26,8 +26,9 @@ def page(folder: Path = FOLDER) -> str:
         parts += [_table(store, f"{title}, Dirichlet {rho}", rho == 0.6) for rho, store in stores.items()]
         if stores:
             parts.append(f"![Accuracy against upload, {title}](results-{data}.png)\n")
-            parts += [_reading(store, data, rho) for rho, store in stores.items()]
+            parts += [_reading(store, rho) for rho, store in stores.items()]
             parts.append(reading.AFTER[data])
+            parts += [f"Dirichlet {rho} has not been run yet.\n" for rho in (0.6, 0.1) if rho not in stores]
     parts += [_ablation(Store(name, folder), name) for name in reading.ABLATIONS if Store(name, folder).runs]
     for name, write in (("optimum", _optimum), ("block-cyclic", _cyclic)):
         store = Store(name, folder)
@@ -78,11 +79,12 @@ def _table(store: Store, title: str, with_paper: bool) -> str:
     return f"## {title}\n\n{intro}" + _markdown(lines)
 
 
-def _reading(store: Store, data: str, rho: float) -> str:
+def _reading(store: Store, rho: float) -> str:
     """Return what the table says about a round and about equal rounds."""
     found = {one.label: one for one in rows(store, target_of(store))}
     fedavg, fedbcgd = found["FedAvg"], found["FedBCGD"]
     last = fedavg.rounds or 1
+    stop = max((run["upload_d"] for run in store.of("final", "QSGD+FedBCGD") if "upload_d" in run), default=0.0)
     return reading.ROUNDS.format(
         rho=rho,
         fedavg=_rounds(fedavg),
@@ -91,6 +93,9 @@ def _reading(store: Store, data: str, rho: float) -> str:
         last=last,
         fedavg_last=100 * accuracy_after(store, "FedAvg", last),
         fedbcgd_last=100 * accuracy_after(store, "FedBCGD", last),
+        stop=stop,
+        qsgd_stop=100 * accuracy_after(store, "QSGD+FedBCGD", stop, "upload_d"),
+        fedavg_stop=100 * accuracy_after(store, "FedAvg", stop, "upload_d"),
     )
 
 
@@ -101,7 +106,7 @@ def _rounds(one: Row) -> str:
 def _uploads(one: Row) -> list[str]:
     if one.label == "SGD":  # centralised training uploads nothing
         return [_DASH] * 3
-    saved = _DASH if one.saved is None else f"{one.saved:.1f} x"
+    saved = _DASH if one.saved is None else saving(one)
     if one.target_rounds is None:
         return ["never", saved, _DASH if one.rounds is None else f"never in {one.rounds}"]
     return [f"{_d(one.upload_d)} ({_d(one.smooth_d)})", saved, f"{one.target_rounds:.0f} of {one.rounds}"]
