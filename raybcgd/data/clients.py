@@ -12,7 +12,7 @@ from raybcgd.errors import ConfigError
 Ints = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Clients:
     """The clients of a data set."""
 
@@ -22,6 +22,9 @@ class Clients:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def __repr__(self) -> str:
+        return f"Clients({len(self)} clients of {len(self.owners)} samples)"
 
     def take(self, rows: Ints) -> Self:
         """Return the clients of some of the samples."""

@@ -18,7 +18,7 @@ DECILES = 10
 """Number of ranges into which the targets of a regression are divided, where a partition needs labels."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Split:
     """Samples and targets. Images are (n, channels, height, width) and C-contiguous; byte images stay uint8."""
 
@@ -29,12 +29,15 @@ class Split:
     def __len__(self) -> int:
         return len(self.targets)
 
+    def __repr__(self) -> str:
+        return f"Split({len(self)} samples of {'x'.join(map(str, self.inputs.shape[1:]))} {self.inputs.dtype})"
+
     def take(self, indices: npt.NDArray[np.int64]) -> Self:
         """Return a copy of the samples at `indices`."""
         return type(self)(self.inputs[indices], self.targets[indices])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dataset:
     """Train and test data, checked on construction.
 
@@ -76,6 +79,11 @@ class Dataset:
             raise ConfigError(
                 f"data {self.name!r}: integer inputs are tokens; remove scale, mean and std, or use floats"
             )
+
+    def __repr__(self) -> str:
+        targets = "regression" if self.regression else f"{self.classes} classes"
+        clients = "" if self.clients is None else f", {len(self.clients)} clients"
+        return f"Dataset({self.name}: train {self.train}, test {self.test}, {targets}{clients})"
 
     @property
     def regression(self) -> bool:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from raybcgd.data.normalise import input_dtype, normalise
 from raybcgd.engine.settings import PROCESS_MB
 from raybcgd.problem import Data, Problem
 from raybcgd.server.budget import expected_rounds
@@ -43,7 +44,7 @@ def demand(problem: Problem, data: Data) -> Demand:
     rows = max(1, min(problem.stack, problem.cohort_size))
     states = min(config.hosts.state_memory_mb * 2**20, problem.clients * problem.state_layout.row_bytes)
     vectors = _VECTORS * problem.layout.size * problem.dtype.itemsize * rows
-    samples = data.dataset.train.inputs.size * problem.dtype.itemsize
+    samples = data.dataset.train.inputs.size * input_dtype(data.dataset, problem.dtype).itemsize
     if samples > config.hosts.data_memory_mb * 2**20 or config.data.augment:
         samples = 0  # prepared again in each round, a batch at a time
     common = int(states + vectors)
@@ -62,18 +63,18 @@ def _training_seconds(problem: Problem, data: Data, rows: int) -> float:
     batch = sizes if local.batch_size == "full" else np.minimum(sizes, local.batch_size)
     steps = np.array([local.num_steps(int(size)) for size in sizes])
     # The backward pass takes twice as long as the forward pass.
-    per_step = _STEP_SECONDS / rows + 3 * _operations_per_sample(problem) * batch / _OPERATIONS_PER_SECOND
+    per_step = _STEP_SECONDS / rows + 3 * _operations_per_sample(problem, data) * batch / _OPERATIONS_PER_SECOND
     per_client = float(np.average(steps * per_step, weights=counts))
     return expected_rounds(problem) * problem.cohort_size * per_client
 
 
-def _operations_per_sample(problem: Problem) -> float:
+def _operations_per_sample(problem: Problem, data: Data) -> float:
     """Return the floating-point operations of a forward pass."""
     module = problem.module().to(problem.dtype).eval()
     counter = FlopCounterMode(display=False)
     try:
         with counter, torch.no_grad(), torch.random.fork_rng(devices=[]):
-            module(torch.zeros((1, *problem.input_shape), dtype=problem.dtype))
+            module(normalise(torch.from_numpy(data.dataset.train.inputs[:1]), data.dataset, problem.dtype))
     except Exception:  # custom code may do what the counter does not know
         return 2.0 * problem.layout.size
     return float(counter.get_total_flops())

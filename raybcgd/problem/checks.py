@@ -24,6 +24,8 @@ from raybcgd.storage import open_address
 log = logging.getLogger(__name__)
 
 _STACKED_PARAMETERS = 200_000
+_KNOWN_TO_STACK = ("mlp", "logistic", "sigmoid_erm")
+"""Models that need no trial. It would import torch's compiler, which takes a second."""
 
 
 def check(problem: Problem, dataset: Dataset) -> None:
@@ -126,6 +128,9 @@ def no_stack(problem: Problem, dataset: Dataset) -> str | None:
             return "a stack of models of this size is slower"
     if wanted == 0 or (reason := not_stackable(module)) is not None:
         return reason if wanted else "local.stack = 0"
+    known = problem.own_module is None and problem.config.model.name in _KNOWN_TO_STACK
+    if wanted == "auto" and known and problem.config.model.loss in LOSSES:
+        return None
     rows = np.arange(3) % len(dataset.train)
     inputs = normalise(torch.from_numpy(dataset.train.inputs[rows]), dataset, problem.dtype)
     targets = as_targets(dataset.train.targets[rows], problem.dtype)

@@ -62,6 +62,13 @@ def test_one_id_per_sample_names_the_clients() -> None:
     assert as_clients(torch.arange(60) % 4, 60).names == ("0", "1", "2", "3")
 
 
+def test_data_sets_are_shown_in_one_line() -> None:
+    data = arrays(partition=LISTS, name="mine")
+    split = "Split(60 samples of 5 float32)"
+    assert repr(data) == f"Dataset(mine: train {split}, test {split.replace('60', '20')}, 2 classes, 3 clients)"
+    assert repr(data.clients) == "Clients(3 clients of 60 samples)"
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -1,5 +1,7 @@
 """Models that cannot train in a stack of clients: they are found before the run, and train one client at a time."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from raybcgd import ConfigError, run
-from raybcgd.problem import prepare
+from raybcgd import Config, ConfigError, run
+from raybcgd.problem import checks, prepare
 from tests.conftest import small
 
 
@@ -99,3 +101,26 @@ def test_batches_are_padded_to_the_largest_client(out: Path) -> None:
     problem, _ = prepare(config, Big())
     run(config, module=Big(), out=out)
     assert 0 < Big.largest <= max(problem.largest_client, config.evaluation.batch_size)
+
+
+@pytest.mark.parametrize("name", checks._KNOWN_TO_STACK)
+@pytest.mark.parametrize("task", ["binary", "regression"])
+def test_models_without_a_trial_pass_it(name: str, task: str) -> None:
+    """An explicit stack is always tried out."""
+    losses = ["mse", "l1"] if task == "regression" else ["binary_cross_entropy", "sigmoid"]
+    losses += ["cross_entropy"] if task == "binary" and name != "sigmoid_erm" else []
+    for loss in losses:
+        model, given = {"name": name, "loss": loss}, {"task": task, "partition": {"clients": 4}}
+        config = Config(engine="local", algorithm={"name": "fedavg"}, data=given, model=model, local={"stack": 4})
+        assert prepare(config)[0].no_stack is None
+
+
+def test_the_quickstart_is_prepared_without_torchs_compiler() -> None:
+    code = (
+        "import sys; from raybcgd.config import load_config; from raybcgd.problem import prepare; "
+        "problem, _ = prepare(load_config('jobs/configs/quickstart.toml')); "
+        "print(problem.stack, 'torch._dynamo' in sys.modules)"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["64", "False"]

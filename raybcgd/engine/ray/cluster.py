@@ -37,7 +37,8 @@ def cluster(address: str | None, announce: Announcer = ignore) -> Iterator[None]
         _check_reachable(address)
         _check_token(address)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray prints a warning if this is not set
-    os.environ.setdefault("RAY_preload_python_modules", "torch")  # so that hosts start faster
+    # Ray starts processes in advance. They load this while the driver prepares the run.
+    os.environ.setdefault("RAY_preload_python_modules", "torch,raybcgd.engine.ray.coordinator")
     if address == "local":  # a GCS that died on this machine does not come back
         os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "15")
     os.environ[IMPORT_PATH] = os.pathsep.join([*_script_folders(), *searched])
