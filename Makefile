@@ -3,13 +3,14 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
 # Marks a complete installation.
 READY  := $(VENV)/.installed
 # The simulators that `make bench` compares with.
 PEERS  := .bench-venv
 OUT    ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: help install demo test test-all test-device check lint types format fast bench results clean dashboards docs
+.PHONY: help install demo test test-all test-device check lint types format fast ray bench results clean dashboards docs
 
 help:  ## List these commands.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -24,16 +25,16 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## Compare FedAvg, FedAvgM, FedBCGD and FedBCGD+ on the built-in digits.
 	$(BIN)/raybcgd compare jobs/configs/demo.toml --out $(OUT)
 
-test: fast  ## Run all tests except the slow ones.
-	$(BIN)/python -m pytest -m "ray and not slow"
+test: fast ray  ## Run all tests except the slow ones.
+	$(PYTEST) -m "alone and not slow"
 	$(MAKE) --no-print-directory test-device
 
-test-all: fast  ## Run all tests.
-	$(BIN)/python -m pytest -m "ray or slow"
+test-all: fast ray  ## Run all tests.
+	$(PYTEST) -m "alone or slow"
 	$(MAKE) --no-print-directory test-device
 
 test-device: $(READY)  ## Run the tests on the stand-in accelerator. The first run builds it.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m device tests/device
+	OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile -m device tests/device
 
 check: lint types fast  ## Run lint, types and the tests without Ray: before each commit.
 
@@ -46,7 +47,10 @@ types: $(READY)  ## Check types.
 	$(BIN)/mypy
 
 fast: $(READY)  ## Run the tests without Ray, two at a time.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not ray and not device"
+	OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist worksteal -m "not slow and not ray and not device"
+
+ray: $(READY)  ## Run the tests with Ray, two at a time. Tests that share a cluster run in one process.
+	OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile -m "ray and not slow and not alone"
 
 format: $(READY)  ## Format the code.
 	$(BIN)/ruff check --fix .

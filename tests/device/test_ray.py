@@ -12,6 +12,7 @@ from ray.cluster_utils import Cluster
 from raybcgd.engine.ray.hosts import HostGroup
 from raybcgd.experiment import run
 from raybcgd.problem import prepare
+from tests.conftest import ONE_BY_ONE
 from tests.device.conftest import on, outcome, with_poison
 from tests.ray.conftest import SETTINGS, start_cluster, stop_cluster
 
@@ -56,9 +57,9 @@ def test_two_hosts_on_two_gpus_give_the_bits_of_the_cpu(two_gpus: Cluster, out: 
 
 
 def test_a_run_moves_to_another_engine_and_device(two_gpus: Cluster, out: Path) -> None:
-    run(on("cpu", rounds=2), out=out / "moved")
-    moved = run(on("gpu", engine="ray", rounds=4, hosts=TWO_HOSTS), out=out / "moved", resume=True)
-    assert outcome(moved) == outcome(run(on("cpu", rounds=4), out=out / "whole"))
+    run(on("cpu", rounds=2, local=ONE_BY_ONE), out=out / "moved")
+    moved = run(on("gpu", engine="ray", rounds=4, local=ONE_BY_ONE, hosts=TWO_HOSTS), out=out / "moved", resume=True)
+    assert outcome(moved) == outcome(run(on("cpu", rounds=4, local=ONE_BY_ONE), out=out / "whole"))
 
 
 @pytest.mark.parametrize(("spread", "used"), [(True, 2), (False, 1)])

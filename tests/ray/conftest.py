@@ -1,13 +1,14 @@
-"""Real Ray clusters of several raylets on this machine. Each test module has its own ports and folders."""
+"""Real Ray clusters of several raylets on this machine. Tests that need the same nodes share a cluster."""
 
 import os
-import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import ray
 from ray.cluster_utils import Cluster
+
+from tests.conftest import free_port
 
 # With these, Ray detects a dead node after about one second instead of fifteen.
 SETTINGS = {
@@ -27,15 +28,9 @@ def ray_environment() -> None:
     os.environ.update(SETTINGS)
 
 
-def free_port() -> int:
-    """Return a port that is not in use."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def start_cluster(*nodes: dict[str, Any]) -> Cluster:
     """Start a head and more nodes with these resources, and join them as the driver."""
+    SHARED.stop()  # a process can be in one cluster only
     head = {"include_dashboard": False, "dashboard_port": free_port(), **nodes[0]}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     for node in nodes[1:]:
@@ -51,9 +46,44 @@ def stop_cluster(cluster: Cluster) -> None:
     cluster.shutdown()
 
 
-@pytest.fixture(scope="module")
-def three_nodes() -> Iterator[Cluster]:
+class Clusters:
+    """The cluster that this process has joined. It runs until a test needs other nodes."""
+
+    def __init__(self) -> None:
+        self._nodes: tuple[dict[str, Any], ...] = ()
+        self._running: Cluster | None = None
+
+    def get(self, *nodes: dict[str, Any]) -> Cluster:
+        """Return a cluster with these nodes: the running one, or a new one."""
+        if self._running is None or nodes != self._nodes:
+            self.stop()
+            self._nodes, self._running = nodes, start_cluster(*nodes)
+        return self._running
+
+    def stop(self) -> None:
+        """Stop the running cluster: a test joins another one, or has changed its nodes."""
+        if self._running is not None:
+            stop_cluster(self._running)
+            self._running = None
+
+
+SHARED = Clusters()
+
+
+@pytest.fixture(scope="session")
+def clusters() -> Iterator[Clusters]:
+    """The clusters that tests share."""
+    yield SHARED
+    SHARED.stop()
+
+
+@pytest.fixture
+def three_nodes(clusters: Clusters) -> Cluster:
     """Three nodes with two logical CPUs each."""
-    cluster = start_cluster(*[{"num_cpus": 2}] * 3)
-    yield cluster
-    stop_cluster(cluster)
+    return clusters.get(*[{"num_cpus": 2}] * 3)
+
+
+@pytest.fixture
+def one_node(clusters: Clusters) -> Cluster:
+    """A node with three logical CPUs."""
+    return clusters.get({"num_cpus": 3})

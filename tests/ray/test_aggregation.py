@@ -18,37 +18,35 @@ from raybcgd.engine.ray import collection, pool
 from raybcgd.engine.ray.host_actor import opened
 from raybcgd.engine.ray.pool import RayPool
 from raybcgd.messages import Outcome, Partial
-from raybcgd.problem import prepare
+from raybcgd.problem import Data, Problem, prepare
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.server.loop import initial_state
 from raybcgd.server.pool import Pool
 from raybcgd.server.round import run_round
-from tests.conftest import small
-from tests.ray.conftest import start_cluster, stop_cluster
+from tests.conftest import ONE_BY_ONE, small
 
 pytestmark = pytest.mark.ray
 ROUNDS = 3
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    started = start_cluster(*[{"num_cpus": 2}] * 3)
-    yield started
-    stop_cluster(started)
-
-
 def config(hosts: int, aggregation: str = "hosts", **tables: Any) -> Config:
-    return small(rounds=ROUNDS, hosts={"count": hosts, "aggregation": aggregation}, **tables)
+    local = {"local": ONE_BY_ONE, **tables}
+    return small(rounds=ROUNDS, hosts={"count": hosts, "aggregation": aggregation}, **local)
+
+
+def ray_pool(problem: Problem, data: Data, folder: Path) -> RayPool:
+    """Return a pool whose hosts are all up, so that all of them take part in the first round."""
+    made = RayPool(problem, ray.put(data), [data.partitions[0].sizes], str(folder / "states"))
+    while starting := made.hosts.starting():
+        for ref in ray.wait(list(starting))[0]:
+            made.hosts.finish_start(starting[ref])
+    return made
 
 
 def play(config: Config, folder: Path, on_ray: bool = True) -> tuple[Tensor, list[RoundRecord], Any]:
     """Run the rounds with the coordinator in this process. Return the model, the records and the pool."""
     problem, data = prepare(config)
-    made: Pool
-    if on_ray:
-        made = RayPool(problem, ray.put(data), [data.partitions[0].sizes], str(folder / "states"))
-    else:
-        made = LocalPool(problem, data, str(folder / "states"))
+    made: Pool = ray_pool(problem, data, folder) if on_ray else LocalPool(problem, data, str(folder / "states"))
     state, records = initial_state(problem, data), []
     for _ in range(ROUNDS):
         state, record = run_round(problem, data, made, state)
@@ -63,13 +61,13 @@ def traffic(records: Sequence[RoundRecord]) -> list[Any]:
 
 @pytest.mark.parametrize(("codec", "weighting"), [("raw", "uniform"), ("topk", "samples")])
 def test_hosts_nodes_and_modes_give_the_same_bits_and_bytes(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str, weighting: str
+    three_nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str, weighting: str
 ) -> None:
-    tables = {"wire": {"codec": codec}, "cohort": {"weighting": weighting}}
+    tables = {"wire": {"codec": codec}, "cohort": {"weighting": weighting}, "local": {"stack": "auto"}}
     expected, records, _ = play(config(1, **tables), tmp_path / "local", on_ray=False)
     for name, hosts, aggregation, piecewise_bytes in (
         ("coordinator", 2, "coordinator", 2**26),
-        ("pieces", 5, "hosts", 0),
+        ("pieces", 4, "hosts", 0),
     ):
         monkeypatch.setattr(pool, "_PIECEWISE_BYTES", piecewise_bytes)
         x, found, _ = play(config(hosts, aggregation, **tables), tmp_path / name)
@@ -78,7 +76,7 @@ def test_hosts_nodes_and_modes_give_the_same_bits_and_bytes(
 
 
 def test_a_round_that_loses_a_host_with_its_sum_repeats_only_the_clients_of_that_host(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    three_nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The host dies after its last training call and before its sum arrived."""
     expected, _, _ = play(config(1), tmp_path / "local", on_ray=False)
@@ -101,7 +99,7 @@ def test_a_round_that_loses_a_host_with_its_sum_repeats_only_the_clients_of_that
 
 
 def test_a_host_that_dies_while_its_sum_is_collected_does_not_spoil_the_round(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    three_nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected, _, _ = play(config(1), tmp_path / "local", on_ray=False)
     monkeypatch.setattr(pool, "_PIECEWISE_BYTES", 0)
@@ -123,7 +121,7 @@ def test_a_host_that_dies_while_its_sum_is_collected_does_not_spoil_the_round(
 
 
 def test_the_coordinator_receives_sums_and_no_uploads(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    three_nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     received: list[Outcome] = []
     partials: list[Partial] = []
@@ -143,12 +141,12 @@ def test_the_coordinator_receives_sums_and_no_uploads(
     assert len(partials) <= 2 * ROUNDS, "one per host and round"
 
 
-def test_a_killed_process_is_a_lost_host(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_killed_process_is_a_lost_host(three_nodes: Cluster, tmp_path: Path) -> None:
     """SIGKILL instead of Ray's own kill, in the middle of training."""
     slow = {"local": {"epochs": 60, "stack": 0}}
     expected, _, _ = play(config(1, **slow), tmp_path / "local", on_ray=False)
     problem, data = prepare(config(2, **slow))
-    made = RayPool(problem, ray.put(data), [data.partitions[0].sizes], str(tmp_path / "states"))
+    made = ray_pool(problem, data, tmp_path)
     state, restarted = initial_state(problem, data), 0
     for index in range(ROUNDS):
         if index == 1:

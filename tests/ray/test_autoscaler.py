@@ -15,6 +15,7 @@ from raybcgd.engine.ray.host_actor import HostPlace
 from raybcgd.experiment import run
 from raybcgd.record.rounds import RoundRecord
 from tests.conftest import small
+from tests.ray.conftest import Clusters
 from tests.ray.heads import Head, head
 from tests.ray.slow import Slow
 
@@ -33,8 +34,9 @@ HOSTS = {"device": "gpu", "logical_gpus": True, "num_gpus": 0.5, "max_count": 4,
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Head]:
+def cluster(clusters: Clusters) -> Iterator[Head]:
     """A head without CPUs and GPUs, whose autoscaler can add nodes with one logical GPU each."""
+    clusters.stop()
     with head(
         "--num-cpus=0",
         "--num-gpus=0",

@@ -14,16 +14,15 @@ from ray.cluster_utils import Cluster
 
 from raybcgd.experiment import run
 from tests.conftest import small
-from tests.ray.conftest import start_cluster, stop_cluster
+from tests.ray.conftest import Clusters
 
 pytestmark = pytest.mark.ray
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    started = start_cluster(*[{"num_cpus": 2}] * 3)
-    yield started
-    stop_cluster(started)
+def cluster(clusters: Clusters) -> Iterator[Cluster]:
+    yield clusters.get(*[{"num_cpus": 2}] * 3)
+    clusters.stop()  # its nodes are others than before
 
 
 def workers(cluster: Cluster, title: str) -> list[psutil.Process]:

@@ -13,7 +13,7 @@ from raybcgd.errors import RunError
 from raybcgd.experiment import run
 from raybcgd.messages import ClientTask, RoundOrders
 from raybcgd.problem import prepare
-from tests.conftest import small
+from tests.conftest import ONE_BY_ONE, small
 
 pytestmark = pytest.mark.ray
 
@@ -24,11 +24,12 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(run(small(), out=tmp_path_factory.mktemp("local") / "run").summary["sha256"])
 
 
-@pytest.mark.parametrize("hosts", [1, 2, 3, 5])
+@pytest.mark.parametrize(("clients_per_host", "hosts"), [(20, 1), (10, 2), (4, 5)])
 def test_weights_do_not_depend_on_the_number_of_hosts(
-    three_nodes: Cluster, expected: str, out: Path, hosts: int
+    three_nodes: Cluster, expected: str, out: Path, clients_per_host: int, hosts: int
 ) -> None:
-    result = run(small(engine="ray", hosts={"count": hosts}), out=out)
+    """The clients have fixed hosts, so the rounds need all of them. Otherwise, the first one could train alone."""
+    result = run(small(engine="ray", hosts={"clients_per_host": clients_per_host}), out=out)
     assert result.summary["sha256"] == expected
     assert result.records[-1].hosts.up == hosts
 
@@ -44,7 +45,7 @@ def test_participants_judge_candidates_on_ray_as_in_one_process(three_nodes: Clu
 def test_an_upload_contains_exactly_the_declared_slices(
     three_nodes: Cluster, out: Path, control_upload: str, fields: int
 ) -> None:
-    problem, data = prepare(small(algorithm={"control_upload": control_upload}))
+    problem, data = prepare(small(local=ONE_BY_ONE, algorithm={"control_upload": control_upload}))
     host = HostActor.remote(problem, ray.put(data), str(out))
     zero = np.zeros(problem.layout.size, dtype=np.float32)
     for block in range(problem.num_blocks):
@@ -60,7 +61,7 @@ def test_an_upload_contains_exactly_the_declared_slices(
 
 def test_the_record_counts_the_bytes_on_the_wire(three_nodes: Cluster, out: Path) -> None:
     problem, _ = prepare(small())
-    record = run(small(engine="ray", rounds=1, hosts={"count": 1}), out=out).records[0]
+    record = run(small(engine="ray", rounds=1, local=ONE_BY_ONE, hosts={"count": 1}), out=out).records[0]
     own = [problem.layout.blocks[p.block].size + problem.layout.shared.size for p in record.participants]
     assert record.traffic.upload_bytes == 4 * sum(own)
     assert record.traffic.upload_floats == sum(own) == sum(record.blocks.upload_floats)

@@ -1,6 +1,5 @@
 """Clients that hang or end their process: the run goes on without them, or stops and names them."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,9 @@ from raybcgd.config import Config
 from raybcgd.errors import RunError
 from raybcgd.experiment import RunResult, run
 from tests.conftest import small
-from tests.ray.conftest import start_cluster, stop_cluster
 from tests.ray.misbehaving import CLIENTS, CULPRIT, ByIndex, Misbehaving, marked
 
 pytestmark = pytest.mark.ray
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    started = start_cluster({"num_cpus": 2})
-    yield started
-    stop_cluster(started)
 
 
 def config(cohort: dict[str, Any], rounds: int = 1) -> Config:
@@ -42,7 +33,7 @@ def go(how: str, out: Path, rounds: int = 1, **cohort: Any) -> RunResult:
     return run(config(cohort, rounds), module=Misbehaving(how), dataset=marked(), out=out)
 
 
-def test_the_host_of_a_client_that_hangs_is_replaced_after_the_deadline(cluster: Cluster, out: Path) -> None:
+def test_the_host_of_a_client_that_hangs_is_replaced_after_the_deadline(one_node: Cluster, out: Path) -> None:
     result = go("hang", out, rounds=2, deadline_seconds=4)
     assert [record.round for record in result.records] == [0, 1]
     for record in result.records:
@@ -52,7 +43,7 @@ def test_the_host_of_a_client_that_hangs_is_replaced_after_the_deadline(cluster:
     assert sum(record.hosts.restarted for record in result.records) >= 1
 
 
-def test_a_client_that_ends_its_process_is_found_and_dropped(cluster: Cluster, out: Path) -> None:
+def test_a_client_that_ends_its_process_is_found_and_dropped(one_node: Cluster, out: Path) -> None:
     (record,) = go("die", out, on_client_error="drop").records
     (dropped,) = record.dropped
     assert dropped.client == CULPRIT
@@ -60,7 +51,7 @@ def test_a_client_that_ends_its_process_is_found_and_dropped(cluster: Cluster, o
     assert len(record.participants) == CLIENTS - 1
 
 
-def test_a_client_that_ends_its_process_is_named(cluster: Cluster, out: Path) -> None:
+def test_a_client_that_ends_its_process_is_named(one_node: Cluster, out: Path) -> None:
     with pytest.raises(
         RunError, match=rf"^client {CULPRIT} failed in round 0: its process died 3 times \(.*\); fix it"
     ):
@@ -69,7 +60,7 @@ def test_a_client_that_ends_its_process_is_named(cluster: Cluster, out: Path) ->
 
 @pytest.mark.parametrize(("how", "error"), [("exit", "SystemExit: 3"), ("interrupt", "KeyboardInterrupt")])
 def test_exits_and_interrupts_in_client_code_are_failures_of_the_client(
-    cluster: Cluster, out: Path, how: str, error: str
+    one_node: Cluster, out: Path, how: str, error: str
 ) -> None:
     with pytest.raises(RunError, match=rf"^client {CULPRIT} failed in round 0: {error}"):
         go(how, out)

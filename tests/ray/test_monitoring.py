@@ -12,6 +12,7 @@ from raybcgd.experiment import run
 from raybcgd.record.rounds import RoundRecord
 from tests.conftest import small
 from tests.dashboards.server import Prometheus, until
+from tests.ray.conftest import Clusters
 from tests.ray.heads import Head, head
 
 pytestmark = [
@@ -29,7 +30,8 @@ NAMES = (
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Head]:
+def cluster(clusters: Clusters) -> Iterator[Head]:
+    clusters.stop()
     with head("--num-cpus=2", "--num-gpus=2") as started:
         yield started
 

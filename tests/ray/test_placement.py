@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,19 +14,17 @@ from raybcgd.errors import ConfigError
 from raybcgd.experiment import run
 from raybcgd.record.rounds import RoundRecord
 from tests.conftest import small
-from tests.ray.conftest import start_cluster, stop_cluster
+from tests.ray.conftest import Clusters
 
 pytestmark = pytest.mark.ray
 
 
-@pytest.fixture(scope="module")
-def gpu_cluster() -> Iterator[Cluster]:
+@pytest.fixture
+def gpu_cluster(clusters: Clusters) -> Cluster:
     """A head without GPUs, and two nodes with two logical GPUs each."""
-    cluster = start_cluster(
+    return clusters.get(
         {"num_cpus": 1, "num_gpus": 0, "include_dashboard": True}, *[{"num_cpus": 0, "num_gpus": 2}] * 2
     )
-    yield cluster
-    stop_cluster(cluster)
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """The elastic pool without a run: it starts as many hosts as a cohort can use, and stops unused ones later."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,19 +15,11 @@ from raybcgd.experiment import run
 from raybcgd.problem import prepare
 from raybcgd.server.evaluation import pieces
 from tests.conftest import small
-from tests.ray.conftest import start_cluster, stop_cluster
 
 pytestmark = pytest.mark.ray
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    started = start_cluster({"num_cpus": 3})
-    yield started
-    stop_cluster(started)
-
-
-def test_a_host_that_cannot_reach_the_states_is_an_error(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_host_that_cannot_reach_the_states_is_an_error(one_node: Cluster, tmp_path: Path) -> None:
     """This happens in the cloud if the run folder is on the head's disk."""
     problem, data = prepare(small(hosts={"max_count": 1}))
     hosts = HostGroup(problem, ray.put(data), str(tmp_path / "states"))
@@ -39,7 +30,7 @@ def test_a_host_that_cannot_reach_the_states_is_an_error(cluster: Cluster, tmp_p
     hosts.stop()
 
 
-def test_hosts_that_no_cohort_uses_are_released(cluster: Cluster, tmp_path: Path) -> None:
+def test_hosts_that_no_cohort_uses_are_released(one_node: Cluster, tmp_path: Path) -> None:
     problem, data = prepare(small(local={"stack": 0}, data={"partition": {"kind": "iid"}}, hosts={"max_count": 5}))
     pool = RayPool(problem, ray.put(data), [data.partitions[0].sizes], str(tmp_path / "states"))
     hosts = pool.hosts
@@ -69,7 +60,7 @@ def test_hosts_that_no_cohort_uses_are_released(cluster: Cluster, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_the_run_stops_if_a_clients_fixed_host_never_starts(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_run_stops_if_a_clients_fixed_host_never_starts(one_node: Cluster, tmp_path: Path) -> None:
     """Twenty clients have five fixed hosts. Three fit on the cluster, and no autoscaler adds nodes."""
     hosts = {"clients_per_host": 4, "max_count": 5, "start_timeout_seconds": 20}
     config = small(engine="ray", data={"partition": {"clients": 20}}, hosts=hosts)

@@ -14,6 +14,7 @@ import pytest
 from raybcgd.experiment import run
 from raybcgd.record.rounds import RoundLog
 from tests.conftest import small
+from tests.ray.drive import LOCAL
 
 ROUNDS = 24
 
@@ -57,7 +58,7 @@ def killed_and_resumed(folder: Path, engine: str, kills: int, seed: int) -> tupl
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
-    config = small(rounds=ROUNDS, local={"epochs": 8}, checkpoint={"every": 2})
+    config = small(rounds=ROUNDS, local=LOCAL, checkpoint={"every": 2})
     return str(run(config, out=tmp_path_factory.mktemp("local") / "run").summary["sha256"])
 
 

@@ -1,7 +1,6 @@
 """Balance, memory, elasticity and one actor per client on a real cluster."""
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,17 +12,15 @@ from raybcgd import Config, Dataset
 from raybcgd.experiment import Observer, run
 from raybcgd.record.rounds import RoundRecord
 from tests.conftest import small
-from tests.ray.conftest import start_cluster, stop_cluster
+from tests.ray.conftest import Clusters
 from tests.ray.test_chaos import workers
 
 pytestmark = pytest.mark.ray
 
 
 @pytest.fixture
-def two_cpus() -> Iterator[Cluster]:
-    cluster = start_cluster({"num_cpus": 2})
-    yield cluster
-    stop_cluster(cluster)
+def two_cpus(clusters: Clusters) -> Cluster:
+    return clusters.get({"num_cpus": 2})
 
 
 def random_data(samples: int, features: int, classes: int = 10) -> Dataset:
@@ -35,6 +32,7 @@ def random_data(samples: int, features: int, classes: int = 10) -> Dataset:
     )
 
 
+@pytest.mark.alone
 def test_log_normal_clients_are_balanced_over_two_hosts(two_cpus: Cluster, out: Path) -> None:
     """After the first rounds, a round takes at most 1.15 times half the total work."""
     config = small(
@@ -96,10 +94,10 @@ def test_the_state_cache_stays_within_its_budget(two_cpus: Cluster, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_new_nodes_are_used_and_lost_nodes_do_not_stop_the_run(out: Path, tmp_path: Path) -> None:
+def test_new_nodes_are_used_and_lost_nodes_do_not_stop_the_run(clusters: Clusters, out: Path, tmp_path: Path) -> None:
     tables = {"rounds": 60, "local": {"epochs": 30, "stack": 0}}  # work for three hosts
     expected = run(small(**tables), out=tmp_path / "local").summary["sha256"]
-    cluster = start_cluster({"num_cpus": 1})
+    cluster = clusters.get({"num_cpus": 1})
     try:
         hosts: list[int] = []
         joined: list[object] = []
@@ -113,7 +111,7 @@ def test_new_nodes_are_used_and_lost_nodes_do_not_stop_the_run(out: Path, tmp_pa
 
         result = run(small(**tables, engine="ray"), out=out, observe=change)
     finally:
-        stop_cluster(cluster)
+        clusters.stop()  # it has lost a node
     assert hosts[0] == 1
     assert max(hosts) == 3
     assert hosts[-1] == 1
@@ -121,15 +119,11 @@ def test_new_nodes_are_used_and_lost_nodes_do_not_stop_the_run(out: Path, tmp_pa
 
 
 @pytest.mark.slow
-def test_one_actor_per_client(out: Path, tmp_path: Path) -> None:
+def test_one_actor_per_client(two_cpus: Cluster, out: Path, tmp_path: Path) -> None:
     tables = {"data": {"partition": {"kind": "iid", "clients": 6}}, "cohort": {"clients_per_block": 1}}
     expected = run(small(**tables), out=tmp_path / "local").summary["sha256"]
-    cluster = start_cluster({"num_cpus": 2})
-    try:
-        config = small(**tables, engine="ray", hosts={"clients_per_host": 1, "num_cpus": 0.1})
-        result = run(config, out=out)
-    finally:
-        stop_cluster(cluster)
+    config = small(**tables, engine="ray", hosts={"clients_per_host": 1, "num_cpus": 0.1})
+    result = run(config, out=out)
     assert result.records[-1].hosts.up == 6
     assert sum(record.hosts.rehomed_clients for record in result.records) == 0
     assert result.summary["sha256"] == expected

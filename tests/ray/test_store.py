@@ -1,13 +1,11 @@
 """All hosts and runs on a node share one copy of the data, as measured in the object store."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import ray
 from ray._private.internal_api import node_stats
-from ray.cluster_utils import Cluster
 
 from raybcgd import Config, Dataset
 from raybcgd.engine.ray.host_actor import HostActor, opened, packed
@@ -15,8 +13,8 @@ from raybcgd.engine.ray.object_store import put_once
 from raybcgd.experiment import run
 from raybcgd.messages import ClientTask, RoundOrders
 from raybcgd.problem import prepare
-from tests.conftest import small
-from tests.ray.conftest import start_cluster, stop_cluster
+from tests.conftest import ONE_BY_ONE, small
+from tests.ray.conftest import Clusters
 
 pytestmark = pytest.mark.ray
 
@@ -27,11 +25,10 @@ SLACK = 3_000_000
 """For labels, partition, models and messages, which are much smaller than the images."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_node() -> Iterator[Cluster]:
-    cluster = start_cluster({"num_cpus": 4})
-    yield cluster
-    stop_cluster(cluster)
+@pytest.fixture(autouse=True)
+def node(clusters: Clusters) -> None:
+    """A node whose object store no other test uses."""
+    clusters.get({"num_cpus": 4})
 
 
 def random_images(seed: int = 0) -> Dataset:
@@ -56,7 +53,7 @@ def config(method: str = "fedbcgd+") -> Config:
         model={"options": {"hidden": [4, 4, 4]}},
         algorithm={"name": method, "lr": 0.05},
         hosts={"count": 1},
-        local={"steps": 1},
+        local={"steps": 1, **ONE_BY_ONE},
     )
 
 

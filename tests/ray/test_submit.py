@@ -12,7 +12,7 @@ import pytest
 
 from raybcgd import run
 from raybcgd.config import load_config
-from tests.conftest import small
+from tests.conftest import ONE_BY_ONE, small
 from tests.ray.heads import BIN, ROOT, Head, head
 
 pytestmark = pytest.mark.ray
@@ -29,7 +29,7 @@ def cluster() -> Iterator[Head]:
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "small.toml"
-    path.write_text(small(engine="ray", hosts={"count": 1}).to_toml())
+    path.write_text(small(engine="ray", local=ONE_BY_ONE, hosts={"count": 1}).to_toml())
     return path
 
 

@@ -16,17 +16,16 @@ from raybcgd.cli import app
 from raybcgd.config import Config, load_config
 from raybcgd.sweep import parse_grid
 from raybcgd.sweep import sweep as run_sweep
-from tests.conftest import small
-from tests.ray.conftest import start_cluster, stop_cluster
+from tests.conftest import ONE_BY_ONE, small
+from tests.ray.conftest import Clusters
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two CPUs and a logical GPU. The workers inherit MARK_OF_DEATH."""
     os.environ["MARK_OF_DEATH"] = str(tmp_path_factory.mktemp("mark") / "died")
-    started = start_cluster({"num_cpus": 2, "num_gpus": 1})
-    yield started
-    stop_cluster(started)
+    yield clusters.get({"num_cpus": 2, "num_gpus": 1})
+    clusters.stop()
     del os.environ["MARK_OF_DEATH"]
 
 
@@ -46,7 +45,7 @@ def test_a_point_that_fails_for_another_reason_than_its_settings_fails_the_sweep
     cluster: Cluster, tmp_path: Path
 ) -> None:
     """The second point cannot serve its metrics on an address of another machine."""
-    config = small(engine="ray", rounds=2, hosts={"device": "cpu"})
+    config = small(engine="ray", rounds=2, local=ONE_BY_ONE, hosts={"device": "cpu"})
     done = sweep(config, tmp_path, "--grid", "metrics.host=127.0.0.1,192.0.2.1")
     assert done.exit_code == 1
     (line,) = [line for line in done.output.splitlines() if line.startswith("error: ")]
@@ -66,7 +65,7 @@ def test_a_point_that_fails_for_another_reason_than_its_settings_fails_the_sweep
 @pytest.mark.ray
 def test_a_point_that_is_lost_with_its_process_starts_again(cluster: Cluster, tmp_path: Path) -> None:
     loss = "tests.ray.misbehaving:loss_that_dies_once"
-    config = small(engine="ray", rounds=2, model={"loss": loss}, hosts={"device": "cpu"})
+    config = small(engine="ray", rounds=2, local=ONE_BY_ONE, model={"loss": loss}, hosts={"device": "cpu"})
     done = sweep(config, tmp_path, "--grid", "algorithm.lr=0.05,0.1")
     assert done.exit_code == 0, done.output
     assert Path(os.environ["MARK_OF_DEATH"]).exists()
@@ -75,10 +74,10 @@ def test_a_point_that_is_lost_with_its_process_starts_again(cluster: Cluster, tm
 
 @pytest.mark.ray
 def test_a_sweep_uses_logical_gpus_only_if_a_run_does(cluster: Cluster, tmp_path: Path) -> None:
-    config = small(engine="ray", rounds=2, hosts={"num_gpus": 0.5, "logical_gpus": True})
+    config = small(engine="ray", rounds=2, local=ONE_BY_ONE, hosts={"num_gpus": 0.5, "logical_gpus": True})
     done = sweep(config, tmp_path / "logical", "--grid", "algorithm.lr=0.05,0.1")
     assert done.exit_code == 0, done.output
-    config = small(engine="ray", rounds=2, hosts={"num_gpus": 0.5})
+    config = small(engine="ray", rounds=2, local=ONE_BY_ONE, hosts={"num_gpus": 0.5})
     done = sweep(config, tmp_path / "real", "--grid", "algorithm.lr=0.05")
     assert done.exit_code == 1
     assert "a trial was granted a GPU, but torch" in done.output
@@ -89,6 +88,7 @@ def test_a_grid_runs_every_point_and_writes_the_best_config(cluster: Cluster, tm
     config = small(
         engine="ray",
         rounds=2,
+        local=ONE_BY_ONE,
         algorithm={"name": "fedbcgd", "lr": 0.05},
         compare={"target": 0.2},
         hosts={"device": "cpu"},

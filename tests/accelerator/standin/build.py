@@ -1,5 +1,6 @@
 """Build the backend once per torch version, and load it."""
 
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -64,15 +65,18 @@ def _path() -> str:
 def _build(folder: Path) -> None:
     """Build in another process and in a temporary folder, so that no process loads half a library."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    building = Path(tempfile.mkdtemp(prefix="standin-", dir=folder.parent))
-    settings = {"PATH": _path(), "CXX": "g++", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-    command = [sys.executable, "-c", _BUILD, str(_SOURCES[0]), str(building)]
-    try:
-        subprocess.run(command, env=os.environ | settings, check=True)
-        if not folder.exists():
+    with (folder.parent / "standin.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.exists():  # another process built it in the meantime
+            return
+        building = Path(tempfile.mkdtemp(prefix="standin-", dir=folder.parent))
+        settings = {"PATH": _path(), "CXX": "g++", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+        command = [sys.executable, "-c", _BUILD, str(_SOURCES[0]), str(building)]
+        try:
+            subprocess.run(command, env=os.environ | settings, check=True)
             building.rename(folder)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
 
 
 _BUILD = f"""
