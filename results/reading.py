@@ -56,12 +56,12 @@ is evaluated once per d, the others more often, so FedAvg's upload is rounded up
 """,
     "cifar10": """**Why less than on Fashion-MNIST.** FedBCGD needs more rounds than FedAvg here, and the CNN has four
 blocks instead of five. A likely reason for the rounds, not tested: each block is averaged over two or three clients
-instead of ten, and tuning chooses a smaller step size. With the mean of three evaluations, the savings fall short of
-the promised factors. Three evaluations span six rounds of FedBCGD, which is evaluated every second round.
+instead of ten, and tuning chooses a smaller step size. The promised factors are only just met, which two seeds do not
+settle.
 
 QSGD+FedBCGD and QSGD+FedBCGD+ stop at about an eighth of the upload of the others, to save time, so their final
 accuracies do not answer the third question. SCAFFOLD's step size was the best in 20 rounds of tuning, and became
-unstable after round 30. Other cuts: 100 images per client, 40 d, no augmentation.
+unstable after round 30 with one of the seeds. Other cuts: 100 images per client, 40 d, no augmentation.
 """,
 }
 """What to add below the tables of a data set."""
