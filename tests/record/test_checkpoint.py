@@ -215,7 +215,7 @@ def test_a_run_resumes_from_a_file_system_that_cannot_rename(
 ) -> None:
     """On an object store, files are written in place, and states that do not fit in memory spill to this machine."""
     bucket = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
-    for module in ("record.states", "record.checkpoint", "record.lock", "problem", "storage"):
+    for module in ("record.states", "record.checkpoint", "record.lock", "problem.checks", "storage"):
         monkeypatch.setattr(
             f"raybcgd.{module}.open_address", lambda address: (bucket, address.removeprefix("bucket://"))
         )
