@@ -34,7 +34,7 @@ test-all: fast ray  ## Run all tests.
 	$(MAKE) --no-print-directory test-device
 
 test-device: $(READY)  ## Run the tests on the stand-in accelerator. The first run builds it.
-	OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile -m device tests/device
+	OMP_NUM_THREADS=1 $(PYTEST) -m device tests/device
 
 check: lint types fast  ## Run lint, types and the tests without Ray: before each commit.
 

@@ -1,6 +1,7 @@
 """The stand-in accelerator itself: what it refuses, what it counts, and what torch sees of it."""
 
 import copy
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
@@ -146,6 +147,7 @@ def test_torch_sees_two_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def small_memory() -> Iterator[int]:
     """Devices with a megabyte each."""
+    gc.collect()  # earlier runs leave cycles
     torch.standin.limit_memory(2**20)
     yield 2**20
     torch.standin.limit_memory(2**40)
