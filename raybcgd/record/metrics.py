@@ -185,6 +185,11 @@ class Exporter:
                 self._child("target_upload_d").set(reached.traffic.upload_d_total)
             self._child("exporter_seconds_total").inc(time.perf_counter() - began)
 
+    def release(self) -> None:
+        """Forget the pool, so that its memory on a device is free for the next run of this process."""
+        with self._one_reader:
+            self._live = None
+
     def _export_live(self, hosts: LiveHosts) -> None:
         up, pending, restarted = map(self._child, _LIVE)
         up.set(hosts.up)
@@ -222,9 +227,12 @@ def exporting(
         return
     exporter = Exporter(info, config, live)
     file = discovery_file(config.discovery, info.run, info.folder)
-    with Endpoint(exporter.registry, config.host, config.port, file, info.run, info.folder) as endpoint:
-        yield exporter
-        endpoint.linger(config.linger_seconds)
+    try:
+        with Endpoint(exporter.registry, config.host, config.port, file, info.run, info.folder) as endpoint:
+            yield exporter
+            endpoint.linger(config.linger_seconds)
+    finally:
+        exporter.release()
 
 
 def withdraw(config: MetricsConfig, folder: RunFolder) -> None:
