@@ -128,7 +128,7 @@ def coordinator(quick: bool, counts: Sequence[int] | None = None) -> Curve:
 class Uploader:
     """A host that does not train: every client uploads the same random block."""
 
-    def __init__(self, problem: Problem, data: Data, state_address: str) -> None:
+    def __init__(self, problem: Problem, data: Data, state_address: str, pulse: object) -> None:
         torch.set_num_threads(1)
         self._problem, self._reducer = problem, None
         sizes = [block.size for block in problem.layout.blocks]

@@ -12,6 +12,8 @@ from typing import Any
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _presses: list[int] = []
 """The Ctrl-C presses since the command started."""
+_terminated: "list[Terminated]" = []
+"""What SIGTERM and SIGHUP raised since the command started."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -31,6 +33,7 @@ def handled() -> Iterator[None]:
         expected = (signal.default_int_handler, signal.SIG_DFL)
         before = {number: found for number in _SIGNALS if (found := signal.getsignal(number)) in expected}
     _presses.clear()
+    _terminated.clear()
     for number in before:
         signal.signal(number, _raise)
     try:
@@ -38,6 +41,12 @@ def handled() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def ended(end: KeyboardInterrupt) -> tuple[str, int]:
+    """Return what ended a command, and its exit code. Ray sometimes replaces Terminated by a KeyboardInterrupt."""
+    terminated = end if isinstance(end, Terminated) else next(reversed(_terminated), None)
+    return ("interrupted", 130) if terminated is None else (f"ended by {terminated}", terminated.exit_code)
 
 
 @contextlib.contextmanager
@@ -72,7 +81,8 @@ def _raise(number: int, frame: FrameType | None) -> None:
     _count(number)
     if number == signal.SIGINT:
         raise KeyboardInterrupt
-    raise Terminated(number)
+    _terminated.append(Terminated(number))
+    raise _terminated[-1]
 
 
 def _count(number: int) -> None:

@@ -163,6 +163,19 @@ def test_sigterm_and_sighup_end_a_run_with_one_line(
     assert_clean_exit(*ended, out, number)
 
 
+@linux
+@pytest.mark.ray
+def test_sigterm_saves_the_checkpoint_that_is_due(tmp_path: Path, out: Path) -> None:
+    """A round's checkpoint is saved when the next one has trained. The signal abandons that one, not the checkpoint."""
+    tables = {"model": {"name": "tests.chaos.slow:slow", "options": {}}, "local": {"stack": 0}}
+    config = tmp_path / "slow.toml"
+    config.write_text(small(**tables, checkpoint={"every": 1}, evaluation={"every": 1000}).to_toml())
+    code, errors, *_ = interrupt(config, out, "engine=ray", whole_group=False, number=signal.SIGTERM)
+    assert code == 143, errors
+    done = len(list(RoundLog(out / "rounds.jsonl")))
+    assert max(out.glob("checkpoints/round-*")).name == f"round-{done:06}"
+
+
 TWICE = """
 import time
 from raybcgd.interrupts import delayed, handled
@@ -188,7 +201,6 @@ def test_a_second_ctrl_c_ends_the_process_at_once() -> None:
 
 @linux
 @pytest.mark.ray
-@pytest.mark.slow
 def test_a_killed_driver_leaves_no_process_behind(config: Path, out: Path) -> None:
     mark = f"raybcgd-test-{time.time_ns()}"
     words = ["train", str(config), "--out", str(out), "--set", "rounds=1000000", "--set", "engine=ray"]

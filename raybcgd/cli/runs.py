@@ -8,7 +8,6 @@ import typer
 
 from raybcgd.algorithms.settings import ALGORITHMS
 from raybcgd.cli.shared import (
-    INTERRUPTED,
     ConfigFile,
     Interrupted,
     Log,
@@ -25,7 +24,7 @@ from raybcgd.compare.comparison import variant_configs
 from raybcgd.config import Config, load_config, load_run_config
 from raybcgd.errors import ConfigError
 from raybcgd.experiment import check_objects, run
-from raybcgd.interrupts import Terminated
+from raybcgd.interrupts import ended
 from raybcgd.record.rounds import RoundLog
 from raybcgd.record.summary import Ranking
 from raybcgd.report.tables import comparison_table, run_table
@@ -66,7 +65,7 @@ def _run(config: Config, folder: RunFolder, resume: bool, log: Literal["auto", "
     try:
         result = run(config, out=folder.path, resume=resume, progress=display(log))
     except KeyboardInterrupt as end:
-        what, code = _ended(end)
+        what, code = ended(end)
         done = RoundLog(folder.rounds).content().count(b"\n")
         if not done:
             raise Interrupted(f"{what} before the end of the first round", code) from None
@@ -77,14 +76,9 @@ def _run(config: Config, folder: RunFolder, resume: bool, log: Literal["auto", "
     out.print(run_table(result.summary, result.folder))
 
 
-def _ended(end: KeyboardInterrupt) -> tuple[str, int]:
-    """Return what ended a command, and its exit code."""
-    return (f"ended by {end}", end.exit_code) if isinstance(end, Terminated) else ("interrupted", INTERRUPTED)
-
-
 def _unfinished(end: KeyboardInterrupt, folder: Path, runs: str) -> Interrupted:
     """Return how to continue a comparison or a sweep."""
-    what, code = _ended(end)
+    what, code = ended(end)
     done = len(list(folder.glob("*/summary.json")))
     return Interrupted(
         f"{what} after {done} finished {runs}; repeat the command with --out {folder} --resume auto to continue", code

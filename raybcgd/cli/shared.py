@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from raybcgd.errors import ConfigError, RunError
-from raybcgd.interrupts import Terminated, handled
+from raybcgd.interrupts import ended, handled
 from raybcgd.record.logs import log_as_json
 from raybcgd.report.progress import Display
 from raybcgd.storage import JOB_RUNS, in_job
@@ -44,14 +44,11 @@ Log = Annotated[
     typer.Option("--log", help="json: log rounds and warnings as JSON lines to standard error; show no progress."),
 ]
 
-INTERRUPTED = 130
-"""The exit code after Ctrl-C."""
-
 
 class Interrupted(Exception):
     """Ctrl-C, SIGTERM or SIGHUP, with a message for the user."""
 
-    def __init__(self, message: str, exit_code: int = INTERRUPTED) -> None:
+    def __init__(self, message: str, exit_code: int = 130) -> None:
         super().__init__(message)
         self.exit_code = exit_code
 
@@ -73,10 +70,8 @@ def exits_cleanly(command: Callable[P, None]) -> Callable[P, None]:
             _exit(f"error: {error}", 1)
         except Interrupted as message:
             _exit(str(message), message.exit_code)
-        except Terminated as end:
-            _exit(f"ended by {end}", end.exit_code)
-        except KeyboardInterrupt:
-            _exit("interrupted", INTERRUPTED)
+        except KeyboardInterrupt as end:
+            _exit(*ended(end))
 
     return guarded
 

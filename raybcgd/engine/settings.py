@@ -56,6 +56,9 @@ class HostsConfig(Section):
     max_retries: Annotated[int, Field(ge=0)] = 5
     """Maximum number of retries of work that was lost with its host. After that, the run stops. A client whose host
     dies three times while it trains only this client counts as failed; see cohort.on_client_error."""
+    silence_seconds: Annotated[float, Field(gt=1)] = 15.0
+    """A host sends a pulse every second, also while it trains. If none arrives for so long, it is replaced. Time in
+    which the coordinator itself does not get to run does not count."""
     start_timeout_seconds: Annotated[float, Field(gt=0)] | None = None
     """Maximum time to wait while no host is up. Default: 300, or 1800 with `max_count`, because nodes have to start."""
     address: str | None = None

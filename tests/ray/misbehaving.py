@@ -48,6 +48,20 @@ class Misbehaving(nn.Sequential):
         return output
 
 
+class Unstartable(Misbehaving):
+    """A model that ends the worker which reads it, until the files in a folder are used up."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__("")
+        self.folder = folder
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for path in Path(self.folder).iterdir() if "RAY_RAYLET_PID" in os.environ else ():
+            path.unlink()
+            os._exit(3)
+
+
 def misbehave(how: str) -> Any:
     if how == "hang":
         time.sleep(10_000)

@@ -10,7 +10,7 @@ from raybcgd.config import Config
 from raybcgd.errors import RunError
 from raybcgd.experiment import RunResult, run
 from tests.conftest import small
-from tests.ray.misbehaving import CLIENTS, CULPRIT, ByIndex, Misbehaving, marked
+from tests.ray.misbehaving import CLIENTS, CULPRIT, ByIndex, Misbehaving, Unstartable, marked
 
 pytestmark = pytest.mark.ray
 
@@ -56,6 +56,19 @@ def test_a_client_that_ends_its_process_is_named(one_node: Cluster, out: Path) -
         RunError, match=rf"^client {CULPRIT} failed in round 0: its process died 3 times \(.*\); fix it"
     ):
         go("die", out)
+
+
+def test_a_coordinator_and_hosts_that_fail_to_start_are_started_again(
+    one_node: Cluster, out: Path, tmp_path: Path
+) -> None:
+    """As on a very busy machine, where Ray gives up on new processes."""
+    failures = tmp_path / "failures"
+    failures.mkdir()
+    for k in range(3):
+        (failures / str(k)).touch()
+    result = run(config({}), module=Unstartable(str(failures)), dataset=marked(), out=out)
+    assert list(failures.iterdir()) == []
+    assert len(result.records[0].participants) == CLIENTS
 
 
 @pytest.mark.parametrize(("how", "error"), [("exit", "SystemExit: 3"), ("interrupt", "KeyboardInterrupt")])

@@ -6,15 +6,15 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import ray
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.exceptions import AuthenticationError, RayError
 from ray.job_config import JobConfig
 
-from raybcgd.engine.ray.watchdog import watching
+from raybcgd.engine.ray.own import OwnRay
 from raybcgd.engine.session import Announcer, ignore
 from raybcgd.errors import ConfigError
 from raybcgd.interrupts import delayed
@@ -39,23 +39,19 @@ def cluster(address: str | None, announce: Announcer = ignore) -> Iterator[None]
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray prints a warning if this is not set
     # Ray starts processes in advance. They load this while the driver prepares the run.
     os.environ.setdefault("RAY_preload_python_modules", "torch,raybcgd.engine.ray.coordinator")
-    if address == "local":  # a GCS that died on this machine does not come back
-        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "15")
     os.environ[IMPORT_PATH] = os.pathsep.join([*_script_folders(), *searched])
     logging.getLogger("ray").setLevel(logging.ERROR)
+    if address == "local":
+        with OwnRay(partial(_join, address)).running():
+            yield
+        return
     try:
         with delayed():
             _join(address)
-        with watching(_session_folder()) if address == "local" else contextlib.nullcontext():
-            yield
+        yield
     finally:
         with delayed():
             ray.shutdown()
-
-
-def _session_folder() -> str:
-    node: Any = ray._private.worker._global_node
-    return str(node.get_session_dir_path())
 
 
 def _join(address: str) -> None:

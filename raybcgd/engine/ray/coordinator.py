@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -11,14 +12,15 @@ from typing import Any
 import numpy as np
 import ray
 import torch
-from ray.exceptions import ActorUnschedulableError, RayActorError, RayTaskError
+from ray.exceptions import RaySystemError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raybcgd.engine.demand import demand
 from raybcgd.engine.ray.cluster import cluster
 from raybcgd.engine.ray.host_actor import freeze_heap
-from raybcgd.engine.ray.hosts import HostGroup, retry_delay
+from raybcgd.engine.ray.hosts import LOST, HostGroup, retry_delay
 from raybcgd.engine.ray.object_store import put_once
+from raybcgd.engine.ray.own import RayDied, dead, get, restart, wait
 from raybcgd.engine.ray.pool import RayPool
 from raybcgd.engine.ray.status import publishing, read
 from raybcgd.engine.session import FIRST_ROUND, Announcer, Session, ignore, resuming
@@ -35,6 +37,10 @@ _PATIENCE_SECONDS = 1.0
 """If no round ends for so long, the driver asks what the run waits for."""
 _YIELD_SECONDS = 0.1
 """Minimum time between two messages to the driver. Each takes as long as the coordinator's work for a small round."""
+_GRACE_SECONDS = 10.0
+"""Time after a signal for the coordinator to abandon its round and to save a checkpoint."""
+_LOST = (RayDied, RaySystemError, *LOST)
+"""The exceptions after which the driver starts a new coordinator."""
 
 
 class RayEngine:
@@ -51,12 +57,14 @@ class RaySession:
     """The driver's side of a run."""
 
     def __init__(self, problem: Problem, data: Data, folder: RunFolder, resume: bool) -> None:
-        self._problem, self._folder, self._resume = problem, folder, resume
-        self._data_ref = put_once(data)
+        self._problem, self._data, self._folder, self._resume = problem, data, folder, resume
         self._coordinator: Any = None
+        self._models: list[np.ndarray] = []
+        self._results: Any = None
+        """The coordinator's generator of records, from the first record to the last."""
 
     def records(self, announce: Announcer = ignore) -> Iterator[RoundRecord]:
-        """Run the remaining rounds and yield their records. If the coordinator dies, resume with a new one."""
+        """Run the remaining rounds and yield their records. If the coordinator or our own Ray dies, resume."""
         last_round, deaths = -1, 0
         while True:
             try:
@@ -69,17 +77,34 @@ class RaySession:
                     if records[-1].round > last_round:
                         last_round, deaths = records[-1].round, 0
                     yield from records
+                self._models = get(self._coordinator.models.remote())
                 return
-            except RayTaskError as error:
-                raise _unwrapped(error) from None
-            except (RayActorError, ActorUnschedulableError) as error:
+            except (RayTaskError, *_LOST) as error:
+                if isinstance(error, RayTaskError) and not dead():  # if Ray is dead, the error is its consequence
+                    raise _unwrapped(error) from None
                 deaths += 1
-                if deaths > self._problem.config.hosts.max_retries:
-                    cause = last_line(error)
-                    raise RunError(f"the coordinator died {deaths} times without finishing a round: {cause}") from None
-                log.warning("the coordinator died or did not start (%s); starting a new one", last_line(error))
-                time.sleep(retry_delay(deaths))
-                self._resume = True
+                self._recover(error, deaths, announce)
+
+    def _recover(self, error: Exception, deaths: int, announce: Announcer) -> None:
+        """Prepare to resume after the death of the coordinator or of our own Ray."""
+        self._results = None
+        died = dead()
+        what, cause = ("Ray", died) if died else ("the coordinator", last_line(error))
+        if deaths > self._problem.config.hosts.max_retries:
+            raise RunError(
+                f"{what} died {deaths} times without finishing a round ({cause}); continue with `raybcgd resume "
+                f"{self._folder.path}`"
+            ) from None
+        log.warning("%s died or did not start (%s); starting it again", what, cause)
+        coordinator, self._coordinator = self._coordinator, None
+        if died:
+            announce("starting Ray again")
+            restart()
+        else:
+            if coordinator is not None:
+                ray.kill(coordinator)  # it may be alive, but unreachable
+            time.sleep(retry_delay(deaths))
+        self._resume = True
 
     def _start_coordinator(self) -> int:
         """Start the coordinator on this node, and return how many rounds are done."""
@@ -88,36 +113,39 @@ class RaySession:
         options = Coordinator.options(name=f"{self._name}-coordinator", scheduling_strategy=this_node)  # type: ignore[attr-defined]
         folder = str(self._folder.path.absolute())
         # Inside a list, Ray passes the reference itself instead of the data.
-        self._coordinator = options.remote(self._problem, [self._data_ref], folder, self._resume, self._name)
-        done: int = ray.get(self._coordinator.start.remote())
+        data_refs = [put_once(self._data)]
+        self._coordinator = options.remote(self._problem, data_refs, folder, self._resume, self._name)
+        done: int = get(self._coordinator.start.remote())
         return done
 
     def _batches(self, announce: Announcer) -> Iterator[list[RoundRecord]]:
         """Run the rounds and yield their records as they arrive. Announce what they wait for, if that takes long."""
-        refs = self._coordinator.run.remote()
-        started, announced = False, None
+        results = self._coordinator.run.remote()
+        announced = None
         while True:
-            if not ray.wait([refs], timeout=_PATIENCE_SECONDS)[0]:
-                status = read(self._name)
+            if not wait(results, _PATIENCE_SECONDS):
+                started, status = self._results is not None, read(self._name)
                 if status is not None and status != announced and not (started and status.up):
                     waiting = "waiting for hosts" if started else "starting the hosts"
                     announce(FIRST_ROUND if status.up else waiting, status.text)
                     announced = status
                 continue
-            try:
-                ref = next(refs)
-            except StopIteration:
+            ref = next(results, None)
+            if ref is None:
+                self._results = None
                 return
+            self._results, announced = results, None
             yield ray.get(ref)
-            started, announced = True, None
 
     def models(self) -> list[np.ndarray]:
-        models: list[np.ndarray] = ray.get(self._coordinator.models.remote())
-        return models
+        return self._models
 
     def close(self) -> None:
-        """Stop the coordinator, and with it all hosts."""
+        """Stop the coordinator, and with it all hosts. After a signal, let it save the checkpoint that is due first."""
         if self._coordinator is not None:
+            if self._results is not None and isinstance(sys.exception(), KeyboardInterrupt):
+                ray.cancel(self._results, recursive=False)  # the calls to the hosts may end
+                ray.wait([self._coordinator.__ray_ready__.remote()], timeout=_GRACE_SECONDS)  # after `run`
             ray.kill(self._coordinator)
             self._coordinator = None
             # A coordinator that is killed, for example after Ctrl-C, leaves its discovery file behind.
@@ -167,7 +195,8 @@ class Coordinator:
         samples = [partition.sizes for partition in self._data.partitions]
         address, work = self._loop.state_address, demand(self._problem, self._data)
         hosts = HostGroup(self._problem, self._data_ref, address, demand=work, name=self._name)
-        pool = RayPool(self._problem, self._data_ref, samples, address, hosts)
+        canceled = ray.get_runtime_context().is_canceled
+        pool = RayPool(self._problem, self._data_ref, samples, address, hosts, canceled)
         try:
             with publishing(self._name, hosts.status):
                 yield from in_batches(self._loop.run(pool), _YIELD_SECONDS)

@@ -13,6 +13,7 @@ import torch
 
 from raybcgd.client.device import CPU, accelerator, deterministic, is_fatal, limit_share, why_none
 from raybcgd.client.host import ClientHost
+from raybcgd.engine.ray.pulse import PulseAddress, beat
 from raybcgd.errors import named_line
 from raybcgd.messages import CallResult, ClientTask, HostLost, Piece, RoundOrders, Score, SumKey
 from raybcgd.problem import Data, Problem
@@ -93,7 +94,9 @@ def _ending_if_broken() -> Iterator[None]:
 class HostActor:
     """A client host. Ray does not restart it: the pool starts a new one and repeats the lost tasks."""
 
-    def __init__(self, problem: Problem, data: Data, state_address: str) -> None:
+    def __init__(
+        self, problem: Problem, data: Data, state_address: str, pulse: tuple[PulseAddress, int] | None = None
+    ) -> None:
         torch.set_num_threads(1)
         context = ray.get_runtime_context()
         self._name = context.get_actor_name() or "host"
@@ -114,6 +117,8 @@ class HostActor:
             self._settings.__enter__()  # for the life of the process
             self._host = ClientHost(problem, data, state_address, device or CPU, interruptible=False)
         freeze_heap()
+        if pulse is not None:
+            beat(*pulse)
 
     def __repr__(self) -> str:
         last = self._last_call

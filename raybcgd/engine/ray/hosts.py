@@ -6,6 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import ray
@@ -23,6 +24,7 @@ from raybcgd.engine.demand import Demand
 from raybcgd.engine.ray.cluster import node_resources
 from raybcgd.engine.ray.host_actor import HostActor, HostPlace
 from raybcgd.engine.ray.placement import describe_resources, host_count, host_needs, spread, useful_hosts
+from raybcgd.engine.ray.pulse import Pulses
 from raybcgd.engine.ray.status import HostStatus
 from raybcgd.errors import ConfigError, RunError, last_line
 from raybcgd.messages import ClientTask, HostLoad
@@ -121,6 +123,7 @@ class HostGroup:
         """Clients that were running on a host that did not return. They run alone, until one of their tasks ends."""
         self._last_change = time.monotonic()
         self._numbers = itertools.count()
+        self._pulses = Pulses(self._config.silence_seconds)
         self._failed_starts: Counter[int] = Counter()
         self._recently_useful: deque[int] = deque(maxlen=_KEEP_ROUNDS)
         self._nodes_checked = time.monotonic()
@@ -138,7 +141,8 @@ class HostGroup:
             memory=self._needs.memory_bytes or None,
             scheduling_strategy="SPREAD",
         )
-        actor = options.remote(self._problem, self._data_ref, self._state_address)
+        pulse = (self._pulses.address, number)
+        actor = options.remote(self._problem, self._data_ref, self._state_address, pulse)
         self.all[number] = Host(slot, actor, actor.place.remote())
         self.in_slot[slot] = number
         self._last_change = time.monotonic()
@@ -228,6 +232,7 @@ class HostGroup:
             )
         self._failed_starts.clear()
         self._last_change = time.monotonic()
+        self._pulses.watch(number, partial(ray.kill, host.actor))
         return True
 
     def may_run(self, task: ClientTask, number: int) -> bool:
@@ -237,11 +242,15 @@ class HostGroup:
 
     def replace(self, number: int) -> list[ClientTask]:
         """Start a new host in place of a lost one, and return the lost tasks."""
-        host = self.all.pop(number)
+        host = self._remove(number)
         ray.kill(host.actor)  # an unreachable host that is not dead would keep its resources
         self.lost += host.place is not None  # a failed start is not a lost host
         self._start(host.slot)
         return host.unfinished
+
+    def _remove(self, number: int) -> Host:
+        self._pulses.forget(number)
+        return self.all.pop(number)
 
     def replace_dead(self) -> None:
         """Replace hosts that died without a call in flight."""
@@ -278,7 +287,7 @@ class HostGroup:
         for _ in range(count):
             per_node = Counter(host.place.node for host in self.all.values() if host.place is not None)
             number = min(self.all, key=lambda n: per_node[place.node] if (place := self.all[n].place) else 0)
-            host = self.all.pop(number)
+            host = self._remove(number)
             del self.in_slot[host.slot]
             if host.place is None:
                 ray.kill(host.actor)
@@ -312,6 +321,7 @@ class HostGroup:
 
     def stop(self) -> None:
         """Stop all hosts."""
+        self._pulses.close()
         for host in self.all.values():
             ray.kill(host.actor)
         self.all.clear()

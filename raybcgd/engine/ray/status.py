@@ -4,7 +4,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ray.exceptions import RayError
 from ray.experimental import internal_kv
@@ -46,6 +46,12 @@ def publishing(key: str, status: Callable[[], HostStatus]) -> Iterator[None]:
 
 
 def read(key: str) -> HostStatus | None:
-    """Return the published status, or None."""
-    found = internal_kv._internal_kv_get(key)
+    """Return the published status, or None, also if the control store does not answer."""
+    store: Any = internal_kv.internal_kv_get_gcs_client()  # type: ignore[no-untyped-call]
+    if store is None:  # the driver is a Ray client
+        return None
+    try:
+        found = store.internal_kv_get(key.encode(), None, timeout=_SECONDS)
+    except (RayError, ConnectionError):
+        return None
     return None if found is None else HostStatus(*json.loads(found))

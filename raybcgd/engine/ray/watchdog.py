@@ -1,10 +1,13 @@
-"""[Ray] A small process that ends what is left of our own local Ray if the driver is killed.
+"""[Ray] End the processes of our own local Ray, also if the driver is killed.
 
-Ray's agents would otherwise stay for a minute. The process runs this file alone, with the standard library only.
+Every process of that Ray inherits a mark in its environment. Command lines do not identify them: Ray's agents replace
+theirs. If the driver is killed, a small process kills all processes with the mark; Ray's agents would stay for a
+minute. It runs this file alone, with the standard library only.
 """
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -12,48 +15,63 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-_LAST_SECONDS = 8.0
-"""How long the watchdog looks for processes after the driver's death. Dying processes can still start others."""
+MARK = "RAYBCGD_LOCAL_RAY"
+"""The environment variable with the mark."""
+_QUIET_SECONDS = 3.0
+"""How long the watchdog must find no process before it ends. Dying processes can still start others."""
 
 
 @contextlib.contextmanager
-def watching(session: str) -> Iterator[None]:
-    """Start a watchdog for the Ray with this session folder. It ends, and does nothing, when the block ends."""
+def watching(mark: str) -> Iterator[None]:
+    """Start a watchdog for the processes with a mark. It does nothing if the block ends."""
+    driver = str(os.getpid())
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", __file__, session],
+        [sys.executable, "-I", "-S", __file__, mark, driver],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        env={name: value for name, value in os.environ.items() if name != MARK},
         start_new_session=True,  # Ctrl-C in the terminal does not reach it
     )
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             process.communicate(b"done", timeout=10)
 
 
-def _end_session(session: str) -> None:
-    """Kill the processes of a Ray session."""
-    deadline = time.monotonic() + _LAST_SECONDS
-    while time.monotonic() < deadline:
-        for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if int(process.name) != os.getpid() and _belongs(process, session):
-                    os.kill(int(process.name), signal.SIGKILL)
-        time.sleep(0.5)
+def marked(mark: str) -> list[int]:
+    """Return the processes with a mark."""
+    entry, found = f"\0{MARK}={mark}\0".encode(), []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended, or it belongs to another user
+            if entry in b"\0" + (process / "environ").read_bytes():
+                found.append(int(process.name))
+    return found
 
 
-def _belongs(process: Path, session: str) -> bool:
-    """Return whether a process has the session folder in its command line or writes its output there.
+def end_marked(mark: str, quiet_seconds: float = 0.0, limit_seconds: float = 60.0) -> None:
+    """Kill the processes with a mark, until none was there for some seconds."""
+    started = last_found = time.monotonic()
+    while (now := time.monotonic()) - started < limit_seconds:
+        if found := marked(mark):
+            last_found = now
+        elif now - last_found >= quiet_seconds:
+            return
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
 
-    Agents and workers replace their command lines by a title, but their output stays a file of the session.
-    """
-    if session.encode() in (process / "cmdline").read_bytes():
-        return True
-    return any(os.readlink(process / "fd" / number).startswith(f"{session}/") for number in ("1", "2"))
+
+def _driver_is_done(driver: int) -> bool:
+    """Wait for the driver to say that it is done. Return False if it dies before that."""
+    while not select.select([sys.stdin], [], [], 0.5)[0]:
+        if os.getppid() != driver:  # a fork of the driver may hold the pipe open
+            return False
+    return bool(sys.stdin.buffer.read())
 
 
 if __name__ == "__main__":
-    if not sys.stdin.buffer.read():  # the driver died without a word
-        _end_session(sys.argv[1])
+    if not _driver_is_done(int(sys.argv[2])):
+        end_marked(sys.argv[1], _QUIET_SECONDS)
