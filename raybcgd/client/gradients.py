@@ -40,6 +40,8 @@ class Gradients(Protocol):
     """Local steps; in a stack, the largest number of any client."""
     batches: int
     """Batches per epoch; in a stack, the largest number of any client."""
+    repeatable: bool
+    """Whether the gradient at the same point on the same batch always has the same bits."""
 
     def start(self, x: Tensor) -> Tensor:
         """Return a working copy of x, on which `step` is fastest."""
@@ -65,6 +67,8 @@ class Gradients(Protocol):
 
 class OneClient:
     """Gradients of one client, which the module's backward pass writes into the flat gradient."""
+
+    repeatable = False  # the module may draw random numbers or change its buffers
 
     def __init__(
         self,
@@ -189,6 +193,8 @@ class ClientStack:
     depend on the other clients in the stack.
     """
 
+    repeatable = True
+
     def __init__(self, flat: FlatModel, gradient: StackGradient, shards: list[Shard], batch_rows: int) -> None:
         self._gradient, self._shards, self._count = gradient, shards, len(shards)
         self._samples, self._rows = gathered(shards)
@@ -223,7 +229,9 @@ class ClientStack:
 
     def batch(self, y: Tensor, batch: int) -> tuple[Tensor, Tensor]:
         self._switch_epochs(np.zeros_like(self._shown))
-        self._held[batch] = inputs, targets = self._samples.take(self._batch_rows[batch])
+        inputs, targets = self._samples.take(self._batch_rows[batch])
+        if batch:  # the first step reuses the whole gradient of batch 0
+            self._held[batch] = inputs, targets
         return self._gradient(y.expand(self._count, -1), inputs, targets, self._batch_weights[batch])
 
     @torch.no_grad()

@@ -57,11 +57,15 @@ class LocalWork:
         with_momentum = isinstance(momentum, Tensor) or momentum > 0
         velocity: Tensor | None = None
         losses = []
+        first = self._anchor[1].take_first() if self._anchor is not None and self._anchor[0] is x else None
         y = self._gradients.start(x)
         for step in range(self._gradients.steps):
-            g, loss = self._gradients.step(y, step)
+            if step == 0 and first is not None:
+                g, loss = first
+            else:
+                g, loss = self._gradients.step(y, step)
+                g = _decayed(g, y, self._weight_decay)
             losses.append(loss)
-            g = _decayed(g, y, self._weight_decay)
             if corrections is not None:
                 g = corrections.correct(g, step)
             elif shift is not None:
@@ -109,11 +113,23 @@ class _Anchor:
         if gradients.batches * y.numel() * y.element_size() <= cache_bytes:
             self._cached = y.new_empty((gradients.batches, *y.shape))
         self.full = torch.zeros_like(y)
+        self._first: tuple[Tensor, Tensor] | None = None
         for batch in range(gradients.batches):
-            g = _decayed(gradients.batch(y, batch)[0], x, weight_decay)
+            g, loss = gradients.batch(y, batch)
+            g = _decayed(g, x, weight_decay)
+            if batch == 0 and gradients.repeatable:
+                self._first = g.clone(), loss
             if self._cached is not None:
                 self._cached[batch] = g
             self.full.add_(g.mul_(gradients.fraction(batch)))
+
+    def take_first(self) -> tuple[Tensor, Tensor] | None:
+        """Return the gradient and the loss of the first step, which starts at x with batch 0, if they are repeatable.
+
+        The second call returns None: the caller may overwrite the gradient.
+        """
+        first, self._first = self._first, None
+        return first
 
     def corrections(self, shift: Tensor | None) -> "_Corrections":
         """Return the corrections G + shift - g(x; batch). They replace the cached gradients."""

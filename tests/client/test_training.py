@@ -19,8 +19,8 @@ class Quadratic:
 
     steps, batches = len(ORDER), len(CENTRES)
 
-    def __init__(self) -> None:
-        self.computed = 0
+    def __init__(self, repeatable: bool = False) -> None:
+        self.computed, self.repeatable = 0, repeatable
 
     def start(self, x: Tensor) -> Tensor:
         return x.clone()
@@ -119,6 +119,19 @@ def test_gradients_at_x_are_computed_once_if_they_fit_in_the_cache() -> None:
     assert torch.equal(a, b)
     assert cached.computed == len(CENTRES) + len(ORDER)
     assert recomputed.computed == len(CENTRES) + 2 * len(ORDER)
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.5])
+def test_the_first_step_reuses_the_gradient_at_x_if_it_is_repeatable(weight_decay: float) -> None:
+    reused, computed = Quadratic(repeatable=True), Quadratic()
+    local, other = work(reused, weight_decay=weight_decay), work(computed, weight_decay=weight_decay)
+    shift = torch.full_like(X, 0.25)
+    first = local.sgd(X, shift=shift, variance_reduced=True)
+    assert torch.equal(first, other.sgd(X, shift=shift, variance_reduced=True))
+    assert torch.equal(local.training_loss(), other.training_loss())
+    assert reused.computed == computed.computed - 1
+    local.sgd(X)  # the gradient was used once, and overwritten
+    assert torch.equal(local.sgd(X), other.sgd(X))
 
 
 def test_the_full_gradient_weights_batches_by_their_samples() -> None:
