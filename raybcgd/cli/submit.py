@@ -2,13 +2,16 @@
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.table import Table
 
 from raybcgd.cli.shared import ConfigFile, Interrupted, Resume, Set, exits_cleanly, out, print_line
 from raybcgd.report.job_log import log_bar
+
+if TYPE_CHECKING:
+    from raybcgd.submit import SubmittedJob
 
 Address = Annotated[
     str | None,
@@ -51,8 +54,7 @@ def submit(
     wait: Annotated[bool, typer.Option(help="Follow the job's log and exit with the job's exit code.")] = True,
 ) -> None:
     """Run an experiment as a job on a Ray cluster."""
-    from raybcgd.submit import follow  # importing Ray takes a second
-    from raybcgd.submit import submit as send
+    from raybcgd.submit import submit as send  # importing Ray takes a second
 
     job = send(
         config,
@@ -66,17 +68,28 @@ def submit(
         runtime_env=runtime_env,
         env=env or (),
     )
-    logs = f"ray job logs {job.id} --address {job.address} --follow"
     print_line(f"job: {job.id}\nfiles: {job.folder} on the node that runs the job's driver (default: the head node)")
-    if not wait:
-        print_line(f"log: {logs}")
-        return
+    if wait:
+        _follow(job, progress)
+    else:
+        print_line(f"log: {_log_command(job)}")
+
+
+def _log_command(job: "SubmittedJob") -> str:
+    return f"ray job logs {job.id} --address {job.address} --follow"
+
+
+def _follow(job: "SubmittedJob", progress: bool) -> None:
+    """Print the job's log, or show its progress, and exit with its exit code."""
+    from raybcgd.submit import follow  # importing Ray takes a second
+
     try:
         with log_bar(out) if progress else nullcontext() as bar:
             code = follow(job, bar.write if bar else lambda text: print_line(text, end=""))
     except KeyboardInterrupt:
         stop = f"ray job stop {job.id} --address {job.address}"
-        raise Interrupted(f"the job keeps running; follow it with `{logs}`, or stop it with `{stop}`") from None
+        how = f"follow it with `{_log_command(job)}`, or stop it with `{stop}`"
+        raise Interrupted(f"the job keeps running; {how}") from None
     if code:
         raise typer.Exit(code)
 
