@@ -42,9 +42,10 @@ def remaining_processes(mark: str, seconds: float) -> list[str]:
     return found
 
 
-def enable_ctrl_c() -> None:
-    """Enable Ctrl-C in a new process, as a terminal does. Background processes ignore it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def enable_signals() -> None:
+    """Let a process receive Ctrl-C and SIGHUP, which shells ignore in background jobs and nohup ignores."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def interrupt(
@@ -61,7 +62,7 @@ def interrupt(
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=enable_ctrl_c,
+        preexec_fn=enable_signals,
     )
     assert process.stdout is not None
     try:
@@ -110,7 +111,7 @@ def test_ctrl_c_stops_a_local_run(config: Path, out: Path) -> None:
 def test_ctrl_c_stops_a_command_while_it_imports(command: str, config: Path) -> None:
     arguments = [command, str(config), *(["--grid", "algorithm.lr=0.1,0.2"] if command == "sweep" else [])]
     process = subprocess.Popen(
-        [sys.executable, "-m", "raybcgd", *arguments], stderr=subprocess.PIPE, text=True, preexec_fn=enable_ctrl_c
+        [sys.executable, "-m", "raybcgd", *arguments], stderr=subprocess.PIPE, text=True, preexec_fn=enable_signals
     )
     maps = Path(f"/proc/{process.pid}/maps")
     while process.poll() is None and "libtorch" not in maps.read_text():
@@ -132,7 +133,7 @@ def test_ctrl_c_stops_a_sweep(config: Path, out: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=enable_ctrl_c,
+        preexec_fn=enable_signals,
     )
     deadline = time.monotonic() + 120
     while not list(out.glob("*/rounds.jsonl")) and time.monotonic() < deadline:
@@ -188,7 +189,7 @@ with handled(), delayed():
 def test_a_second_ctrl_c_ends_the_process_at_once() -> None:
     """Even while Ray starts or stops, when the first one waits."""
     process = subprocess.Popen(
-        [sys.executable, "-c", TWICE], stdout=subprocess.PIPE, text=True, preexec_fn=enable_ctrl_c
+        [sys.executable, "-c", TWICE], stdout=subprocess.PIPE, text=True, preexec_fn=enable_signals
     )
     assert process.stdout is not None
     process.stdout.readline()
