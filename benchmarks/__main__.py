@@ -69,7 +69,7 @@ def workloads(options: argparse.Namespace) -> list[tuple[Any, rounds.Schedule]]:
             (w1(options.cifar10, options.quick), rounds.Schedule(turns, *((1, 1) if options.quick else (4, 2))))
         )
     if options.fashion_mnist:
-        found.append((w2(options.fashion_mnist), rounds.Schedule(turns, *((4, 2) if options.quick else (20, 5)))))
+        found.append((w2(options.fashion_mnist), rounds.Schedule(turns, *((4, 2) if options.quick else (20, 40)))))
     if not found:
         raise SystemExit("no data: pass --cifar10 or --fashion-mnist, or set CIFAR10 or FASHION_MNIST")
     return found
