@@ -2,8 +2,9 @@
 
 import json
 import logging
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from typer.testing import CliRunner
@@ -38,31 +39,47 @@ def test_tensorboard_shows_every_round_also_after_a_resume(out: Path) -> None:
     assert list(curves["quality/loss"]) == [0, 1, 2, 3]
 
 
-def test_wandb_offline_has_every_round(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb", reason="W&B is not installed")
+class WandbContent(NamedTuple):
+    """What W&B wrote to a file."""
+
+    rows: list[dict[str, Any]]
+    config: dict[str, Any]
+    artifacts: set[str]
+    code: int | None
+    """The exit code of the run, which comes last."""
+
+
+def wandb_content(file: Path) -> WandbContent:
     from wandb.proto import wandb_internal_pb2
     from wandb.sdk.internal.datastore import DataStore
 
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    result = run(small(rounds=3, track={"wandb": "raybcgd-test"}), out=out)
-    (file,) = out.glob("wandb/offline-run-*/*.wandb")
     store = DataStore()
     store.open_for_scan(str(file))
-    rows: list[dict[str, Any]] = []
-    config: dict[str, Any] = {}
-    artifacts, code = set(), None
+    found = WandbContent([], {}, set(), None)
     while (data := store.scan_data()) is not None:
         record = wandb_internal_pb2.Record()
         record.ParseFromString(data)
         kind = record.WhichOneof("record_type")
         if kind == "history":
-            rows.append({"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in record.history.item})
+            found.rows.append({"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in record.history.item})
         elif kind == "run":
-            config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
+            found.config.update({item.key: json.loads(item.value_json) for item in record.run.config.update})
         elif kind == "artifact":
-            artifacts |= {entry.path for entry in record.artifact.manifest.contents}
+            found.artifacts.update(entry.path for entry in record.artifact.manifest.contents)
         elif kind == "exit":
-            code = record.exit.exit_code
+            found = found._replace(code=record.exit.exit_code)
+    return found
+
+
+def test_wandb_offline_has_every_round(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb", reason="W&B is not installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    result = run(small(rounds=3, track={"wandb": "raybcgd-test"}), out=out)
+    (file,) = out.glob("wandb/offline-run-*/*.wandb")
+    deadline = time.monotonic() + 30
+    while (found := wandb_content(file)).code is None and time.monotonic() < deadline:
+        time.sleep(0.2)  # W&B's own process can still be writing
+    rows, config, artifacts, code = found
     assert [row["_step"] for row in rows] == [0, 1, 2]
     for row, done in zip(rows, result.records, strict=True):
         for name, value in scalars(done).items():
