@@ -44,7 +44,7 @@ def _now() -> Panels:
         ),
         number(
             "Since the last round",
-            "Time since the last round finished. A hanging run shows up here first.",
+            "Time since the last round finished. A stalled run shows up here first.",
             "s",
             "time() - raybcgd_round_timestamp_seconds",
             (Step(600, "orange"), Step(1800, "red")),
@@ -156,7 +156,7 @@ def _monitoring() -> Panels:
         ),
         graph(
             "Runs up",
-            "1 if the run answers, 0 if it was killed.",
+            "1 if the run responds, 0 if it was killed.",
             "none",
             Query('up{job="raybcgd", run!=""} or raybcgd_run_up', "{{run}}"),
         ),

@@ -14,7 +14,7 @@ def _now() -> Panels:
         number("Model size", "d, the number of coordinates.", "short", "raybcgd_parameters"),
         number(
             "Upload to target",
-            "Mean upload per participant until the target accuracy was first reached, in units of d.",
+            "Mean upload per sampled client until the target accuracy was first reached, in units of d.",
             "none",
             "raybcgd_target_upload_d",
         ),
@@ -61,7 +61,7 @@ def _totals() -> Panels:
         ),
         graph(
             "Upload relative to FedAvg",
-            "Mean upload per participant so far, relative to FedAvg, which uploads d per round.",
+            "Mean upload per sampled client so far, relative to FedAvg, which uploads d per round.",
             "percentunit",
             "raybcgd_traffic_upload_d_total / (raybcgd_round + 1)",
             steps=(Step(1, "orange"),),

@@ -13,7 +13,7 @@ def _now() -> Panels:
     mean_round = "increase(raybcgd_timing_round_seconds_sum[30m]) / increase(raybcgd_timing_round_seconds_count[30m])"
     return (
         number("Rounds finished", "Number of finished rounds.", "none", "raybcgd_round + 1"),
-        number("Rounds planned", "`rounds` in the config.", "none", "raybcgd_planned_rounds"),
+        number("Rounds planned", "Number of rounds that the config allows.", "none", "raybcgd_planned_rounds"),
         number(
             "Accuracy",
             "Test accuracy after the last evaluated round.",
@@ -51,7 +51,7 @@ def _learning() -> Panels:
         ),
         graph(
             "Upload per client",
-            "Mean upload per participant, summed over the rounds, in units of the model size d.",
+            "Mean upload per sampled client, summed over the rounds, in units of the model size d.",
             "none",
             "raybcgd_traffic_upload_d_total",
         ),
@@ -64,13 +64,13 @@ def _learning() -> Panels:
         ),
         graph(
             "Accuracy of the clients",
-            "Accuracy on the clients' own training samples: mean, worst tenth and deviation. Empty without "
+            "Accuracy on the clients' own training samples: mean, worst tenth and standard deviation. Empty without "
             "`evaluation.clients`.",
             "percentunit",
             Query("raybcgd_quality_client_accuracy", "{{run}} {{statistic}}"),
         ),
         graph(
-            "Own metrics",
+            "Custom metrics",
             "Values of `evaluation.metrics` on the test data.",
             "none",
             Query("raybcgd_quality_metrics", "{{run}} {{metric}}"),

@@ -1,1 +1,1 @@
-"""Cluster files from one file of values: Kubernetes objects, or a file for `ray up`."""
+"""Cluster files from one values file: Kubernetes objects, or a file for `ray up`."""

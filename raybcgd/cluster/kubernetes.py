@@ -20,7 +20,7 @@ def kubernetes_objects(values: Values, kubernetes: KubernetesValues) -> dict[str
         "raycluster.yaml": [_object("ray.io/v1", "RayCluster", values.name, pods.labels, spec=pods.cluster_spec())],
         "networkpolicy.yaml": [_network_policy(values, pods)],
     }
-    if values.storage.create_claim:
+    if values.storage.volume and values.storage.create_claim:
         made["storage.yaml"] = [_claim(values, pods)]
     if kubernetes.redis is not None and kubernetes.redis.address is None:
         made["redis.yaml"] = _redis(values, kubernetes)
@@ -140,7 +140,7 @@ def _job(values: Values, job: JobValues, pods: Pods) -> list[Object]:
 
 
 def run_settings(values: Values) -> list[str]:
-    """Return the settings with which a run uses this cluster."""
+    """Return the settings that a run needs to use this cluster."""
     on_gpu = [f"hosts.num_gpus={values.hosts.num_gpus:g}"] if values.workers.gpus else []
     return [
         f"hosts.device={'gpu' if values.workers.gpus else 'cpu'}",

@@ -149,11 +149,12 @@ class Pods:
         }
 
     def _template(self, ray: Object, nodes: Nodes, scratch_gib: int, with_job: bool) -> Object:
-        claim = self._values.storage.claim
+        storage, scratch = self._values.storage, {"emptyDir": {"sizeLimit": f"{scratch_gib}Gi"}}
+        shared = {"persistentVolumeClaim": {"claimName": storage.claim}} if storage.volume else scratch
         volumes: list[tuple[str, str, Object]] = [
-            ("ray", "/tmp/ray", {"emptyDir": {"sizeLimit": f"{scratch_gib}Gi"}}),
+            ("ray", "/tmp/ray", scratch),
             ("discovery", DISCOVERY, {"emptyDir": {"sizeLimit": "16Mi"}}),
-            ("shared", SHARED, {"persistentVolumeClaim": {"claimName": claim}}),
+            ("shared", SHARED, shared),
         ]
         if with_job:
             volumes.append(("job", JOB_CONFIG, {"configMap": {"name": self.job_name}}))

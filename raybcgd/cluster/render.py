@@ -1,4 +1,4 @@
-"""Read a file of values, and write the cluster files that it describes."""
+"""Read a values file, and write the cluster files that it describes."""
 
 import json
 import tomllib
@@ -30,7 +30,7 @@ _Dumper.add_representer(str, _text)
 
 
 def read_values(path: Path) -> Values:
-    """Read a file of values. An error is one line that names the setting."""
+    """Read a values file. An error is one line that names the setting."""
     try:
         tables = tomllib.loads(path.read_text())
     except OSError as error:
@@ -49,7 +49,7 @@ def read_values(path: Path) -> Values:
 
 
 def render(values: Values, source: str) -> dict[str, str]:
-    """Return the cluster files, by relative path. `source` is the name of the file of values, for the header."""
+    """Return the cluster files, by relative path. `source` is the name of the values file, for the header."""
     header = f"# Written by `raybcgd cluster render {source}`. Change the values there and render again.\n"
     made: dict[str, str] = {}
     if values.kubernetes is not None:

@@ -37,9 +37,9 @@ class WorkerValues(Section):
     gpus: Annotated[int, Field(ge=0, le=16)] = 1
     """GPUs per node. 0: train on CPUs."""
     cpus: Count = 7
-    """CPUs per node. On Kubernetes, leave about one CPU of the machine to the system."""
+    """CPUs per node. On Kubernetes, leave about one of the machine's CPUs for the system."""
     memory_gib: Annotated[float, Field(ge=2)] = 24
-    """Memory per node. On Kubernetes, leave about a tenth of the machine's memory to the system."""
+    """Memory per node. On Kubernetes, leave about a tenth of the machine's memory for the system."""
     scratch_gib: Count = 20
     """Disk per node for Ray's logs and spilled objects. Only on Kubernetes."""
     spot: bool = True
@@ -49,8 +49,8 @@ class WorkerValues(Section):
     idle_minutes: Annotated[float, Field(gt=0, le=60)] = 5
     """Time after which an idle node stops."""
     mps: bool | None = None
-    """Start NVIDIA's Multi-Process Service on every node, so that the hosts of a GPU run concurrently. Default: if
-    `hosts.num_gpus` is below 1, so that hosts share GPUs. Without the service's program, a node starts as usual."""
+    """Start NVIDIA's Multi-Process Service on every node, so that the hosts of a GPU run concurrently. Default: true if
+    `hosts.num_gpus` is below 1, because hosts then share GPUs. A node without MPS starts as usual."""
 
 
 class HostValues(Section):
@@ -61,20 +61,24 @@ class HostValues(Section):
     state_memory_mb: Annotated[float, Field(ge=0)] = 1024.0
     """Memory per host for cached client states."""
     memory_mb: Annotated[float, Field(gt=0)] | None = None
-    """Memory that a host requests from Ray. Default: an estimate in each run. `raybcgd cluster render` then counts 1.5
-    GiB and `state_memory_mb`; set it for models of more than 100 MB."""
+    """Memory that a host requests from Ray. Default: an estimate in each run. `raybcgd cluster render` then assumes
+    1.5 GiB plus `state_memory_mb`; set it for models of more than 100 MB."""
 
 
 class StorageValues(Section):
-    """`[storage]`: what all nodes can reach. On Kubernetes, a volume claim at /shared holds the run folders."""
+    """`[storage]`: storage for all nodes: a bucket or, on Kubernetes, a volume at /shared with the run folders."""
 
     bucket: Annotated[str, Field(pattern=r"^(s3|gs)://[a-z0-9]")] | None = None
     """Address for checkpoints and client states, such as s3://my-bucket/raybcgd. Default: the run folder, which only
     works on Kubernetes."""
+    volume: bool = True
+    """Whether all pods share a volume at /shared. false, which needs `bucket`: for a cluster without ReadWriteMany. Run
+    folders are then lost with the head's pod; to get one back, resume the run anywhere with the same
+    `checkpoint.address`. Only on Kubernetes."""
     claim: Name = "raybcgd"
     """Name of the ReadWriteMany volume claim. Only on Kubernetes."""
     create_claim: bool = True
-    """Whether to write the claim, too. false: it exists."""
+    """Whether to write the claim. false: it already exists."""
     storage_class: str | None = None
     """Storage class of the claim; it must support ReadWriteMany. Default: the cluster's default class."""
     size_gib: Count = 100
@@ -89,14 +93,14 @@ class MonitoringValues(Section):
     release: str = "kube-prometheus-stack"
     """Helm release of kube-prometheus-stack. By default, it selects only objects with this `release` label."""
     alert_secret: Name | None = "raybcgd-alerts"
-    """Secret with the key `url`, a webhook to which Alertmanager sends alerts. Not set: alerts only show in Grafana."""
+    """Secret with the key `url`, a webhook for alerts from Alertmanager. Not set: alerts appear only in Grafana."""
 
 
 class RedisValues(Section):
     """`[kubernetes.redis]`: keep Ray's control store in Redis, so that jobs survive a restart of the head's pod."""
 
     address: str | None = None
-    """Address of a Redis server, such as redis.example:6379. Default: render one with a disk of its own."""
+    """Address of a Redis server, such as redis.example:6379. Default: render a server with its own disk."""
     secret: Name = "raybcgd-redis"
     """Secret with the key `password`. Create it first."""
 
@@ -109,7 +113,7 @@ class JobValues(Section):
     name: Name = "first"
     """Name of the run, and of its folder on the shared volume."""
     retries: Annotated[int, Field(ge=0)] = 2
-    """How often to start again, with a new cluster, if the run fails. The run resumes from its last checkpoint."""
+    """Maximum number of restarts, each with a new cluster, if the run fails. It resumes from its last checkpoint."""
 
 
 class KubernetesValues(Section):
@@ -130,7 +134,7 @@ class KubernetesValues(Section):
     tolerate: list[str] = Field(default_factory=lambda: ["nvidia.com/gpu"])
     """Keys of the taints that worker nodes may have."""
     spot_tolerate: list[str] = Field(default_factory=list)
-    """Keys of the taints that spot nodes may have, in addition."""
+    """Keys of the taints that spot nodes may have, in addition to `tolerate`."""
     redis: RedisValues | None = None
     job: JobValues | None = None
 
@@ -205,12 +209,12 @@ class Values(Section):
 
     @property
     def host_gib(self) -> float:
-        """The memory of a host. On CPUs, what a GPU's context would need is for samples."""
+        """The memory of a host, including a GPU context. A CPU host needs no context and uses that part for samples."""
         return (self.hosts.memory_mb or PROCESS_MB["gpu"] + self.hosts.state_memory_mb) / 1024
 
     @property
     def ray_memory_bytes(self) -> int:
-        """The memory that Ray may give to hosts on a worker node: without its own processes and its object store."""
+        """The memory that Ray may give to hosts on a worker node, excluding its own processes and its object store."""
         return int(((1 - STORE_SHARE) * self.workers.memory_gib - SYSTEM_GIB) * 2**30)
 
     @property
@@ -229,7 +233,7 @@ class Values(Section):
         found = [name for name in ("kubernetes", "aws", "gcp") if getattr(self, name) is not None]
         if len(found) != 1:
             have = " and ".join(f"[{name}]" for name in found) or "none of them"
-            raise ConfigError(f"the values need one of [kubernetes], [aws] and [gcp], and have {have}; keep one")
+            raise ConfigError(f"the values need one of [kubernetes], [aws] and [gcp], and have {have}; write one")
         return self
 
     @model_validator(mode="after")
@@ -242,6 +246,8 @@ class Values(Section):
             )
         if self.kubernetes is None and self.storage.bucket is None:
             raise ConfigError("storage.bucket is not set: nodes of `ray up` share no disk; set it to s3://… or gs://…")
+        if not self.storage.volume and self.storage.bucket is None:
+            raise ConfigError("storage.volume = false needs storage.bucket, where checkpoints are stored; set it")
         return self
 
     @model_validator(mode="after")

@@ -1,6 +1,6 @@
 """The files through which Prometheus, or the collector of a node, discovers the metrics of runs.
 
-This module is imported by the collector, so it imports only the standard library.
+The collector imports this module, so it uses only the standard library.
 """
 
 import contextlib

@@ -1,7 +1,8 @@
-"""Generate kuberay-schema.json: python tests/cluster/distil.py ray.io_rayclusters.yaml ray.io_rayjobs.yaml > …
+"""Generate kuberay-schema.json: python tests/cluster/distil.py 1.7.0 ray.io_rayclusters.yaml ray.io_rayjobs.yaml > …
 
-Reduces version v1 of KubeRay's custom resource definitions to what a validator needs: drops descriptions and the
-status, forbids unknown fields, and moves repeated parts to `$defs`.
+The arguments are the version of KubeRay and the files of its release. Version v1 of these custom resource definitions
+is reduced to what a validator needs: drops descriptions and the status, forbids unknown fields, and moves repeated
+parts to `$defs`.
 """
 
 import json
@@ -80,11 +81,11 @@ def _text(node: Any) -> str:
 
 
 def main() -> None:
-    """Print the schemas of the definitions named on the command line."""
-    kinds = dict(kind_and_schema(Path(name)) for name in sys.argv[1:])
+    """Print the schemas of the definitions named on the command line, after KubeRay's version."""
+    kinds = dict(kind_and_schema(Path(name)) for name in sys.argv[2:])
     share = Sharing(list(kinds.values()))
     shared = {kind: share(schema) for kind, schema in kinds.items()}
-    print(_text({"$defs": share.definitions, "kinds": shared}))
+    print(_text({"version": sys.argv[1], "$defs": share.definitions, "kinds": shared}))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,11 @@ ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "cluster"
 PROFILES = ("aws-spot", "google-cloud", "no-gpu", "on-premises")
 RAY_UP = ("aws", "gcp")
-_SCHEMA = json.loads((Path(__file__).parent / "kuberay-schema.json").read_text())
+SCHEMAS = {
+    name: json.loads((Path(__file__).parent / f"{name}-schema.json").read_text())
+    for name in ("kuberay", "prometheus-operator")
+}
+"""The custom resource definitions of the operators, of the version that each states."""
 
 Object = dict[str, Any]
 
@@ -38,9 +42,10 @@ def cluster_spec(profile: str) -> Object:
     return spec
 
 
-def check_kuberay(resource: Object) -> None:
-    """Validate a resource against KubeRay's schema."""
-    schema = {**_SCHEMA["kinds"][resource["kind"]], "$defs": _SCHEMA["$defs"]}
+def check_custom(resource: Object) -> None:
+    """Validate a resource of KubeRay or of the Prometheus operator against its schema."""
+    (found,) = [schema for schema in SCHEMAS.values() if resource["kind"] in schema["kinds"]]
+    schema = {**found["kinds"][resource["kind"]], "$defs": found["$defs"]}
     jsonschema.Draft202012Validator(schema).validate(resource)
 
 

@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import stat
 import tomllib
+import urllib.request
 from pathlib import Path
 
 import jsonschema
@@ -16,8 +18,11 @@ from ray.autoscaler.v2.utils import ResourceRequestUtil
 
 from raybcgd.cluster.ray_up import MONITORING, SENT, SOURCE
 from raybcgd.cluster.settings import AwsValues
+from raybcgd.record.discovery import Target, discovery_file, write_target
 from tests.cluster.shipped import CLUSTER, RAY_UP, ROOT, ray_up
 from tests.cluster.steps import Home, copy
+from tests.conftest import free_port
+from tests.dashboards.server import until
 
 GPU_TYPES = {"gpu_spot", "gpu_on_demand"}
 
@@ -124,7 +129,9 @@ def test_prometheus_on_the_machine_sees_the_runs_in_the_container(name: str) -> 
     command = docker_start_cmds(
         "ubuntu", "image", ray_up(name)["file_mounts"], "raybcgd", options, "raybcgd", "/home/ray", "docker"
     )
-    assert "/tmp/ray_tmp_mount/raybcgd/~/raybcgd-source/cluster/monitoring:" in command  # the path in the README
+    folder = "/tmp/ray_tmp_mount/raybcgd/~/raybcgd-source/cluster/monitoring"
+    assert f"{folder}:" in command
+    assert f"'cd {folder} && " in (CLUSTER / "monitoring/README.md").read_text()
 
 
 def test_the_setup_commands_install_the_package_as_an_ordinary_user(tmp_path: Path) -> None:
@@ -143,13 +150,42 @@ def test_the_setup_commands_install_the_package_as_an_ordinary_user(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", RAY_UP)
-def test_the_initialization_commands_make_the_folders_and_wait_for_the_driver(name: str, tmp_path: Path) -> None:
+def test_the_collector_of_a_worker_starts_in_the_background_and_answers(name: str, tmp_path: Path) -> None:
+    home, port = Home(tmp_path), free_port()
+    command = ray_up(name)["worker_start_ray_commands"][-1]
+    for shipped, here in (
+        (" /tmp/", f" {tmp_path}/"),
+        ("--host 0.0.0.0", f"--host 127.0.0.1 --port {port} --discovery {tmp_path}"),
+        ("nohup ", f"nohup env PYTHONPATH={ROOT} timeout 60 "),
+    ):
+        assert shipped in command
+        command = command.replace(shipped, here)
+    write_target(discovery_file(str(tmp_path), "a"), Target("127.0.0.1:9", "a", "/a"))
+    done = home.run(f"{command} echo $! > {tmp_path}/pid")  # the shell ends, as at the end of `docker exec`
+    try:
+        assert done.returncode == 0, done.stderr
+        until(lambda: b'raybcgd_run_up{instance="/a",run="a"} 0.0' in read(f"http://127.0.0.1:{port}/metrics"), 30)
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGTERM)
+
+
+def read(address: str) -> bytes:
+    with urllib.request.urlopen(address, timeout=10) as answer:
+        content: bytes = answer.read()
+        return content
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+@pytest.mark.parametrize("name", RAY_UP)
+def test_the_initialization_commands_make_the_folders_and_wait_for_the_driver_of_a_gpu(
+    name: str, gpu: bool, tmp_path: Path
+) -> None:
     home = Home(tmp_path)
     programs, machine = home.path / "bin", home.path / "machine"
     programs.mkdir()
     scripts = {
         "sudo": 'exec "$@"',
-        "lspci": "echo 3D controller: NVIDIA Corporation",
+        "lspci": f"echo {'3D controller: NVIDIA Corporation' if gpu else 'Ethernet controller'}",
         "sleep": "true",
         # It fails twice, as while the driver is being installed.
         "nvidia-smi": f'echo x >> {machine}/tries; test "$(wc -l < {machine}/tries)" -ge 3',
@@ -161,6 +197,7 @@ def test_the_initialization_commands_make_the_folders_and_wait_for_the_driver(na
     for command in ray_up(name)["initialization_commands"]:
         done = home.run(command.replace(" /tmp/", f" {machine}/").replace(" /var/tmp/", f" {machine}/"), path=programs)
         assert done.returncode == 0, done.stderr
-    assert (machine / "tries").read_text() == "x\n" * 3
+    assert (machine / "tries").exists() is gpu, "a head without a GPU does not wait"
+    assert not gpu or (machine / "tries").read_text() == "x\n" * 3
     for folder in ("ray", "raybcgd-discovery", "raybcgd-runs"):
         assert stat.S_IMODE(os.stat(machine / folder).st_mode) == 0o1777

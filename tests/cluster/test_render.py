@@ -17,12 +17,14 @@ from typer.testing import CliRunner, Result
 from raybcgd.cli import app
 from raybcgd.cluster.render import read_values, render
 from raybcgd.cluster.settings import JobValues
+from raybcgd.cluster.versions import KUBERAY_VERSION
 from raybcgd.engine.settings import PROCESS_MB, HostsConfig
 from tests.cluster.shipped import (
     CLUSTER,
     PROFILES,
     RAY_UP,
-    check_kuberay,
+    SCHEMAS,
+    check_custom,
     cluster_spec,
     objects,
     pods,
@@ -32,7 +34,6 @@ from tests.cluster.shipped import (
 VALUES = [*(CLUSTER / f"kubernetes/{name}.toml" for name in PROFILES), *(CLUSTER / f"ray-up/{n}.toml" for n in RAY_UP)]
 KUBERNETES_VERSION = "1.33"
 CORE = {"ConfigMap", "NetworkPolicy", "PersistentVolumeClaim", "Service", "StatefulSet"}
-OPERATORS = {"RayCluster", "RayJob", "PodMonitor", "PrometheusRule", "AlertmanagerConfig"}
 
 
 def run(values: Path, *arguments: str) -> Result:
@@ -56,24 +57,36 @@ def test_the_command_writes_the_files_and_prints_how_to_use_the_cluster(tmp_path
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_every_object_is_valid(profile: str) -> None:
-    for key, one in objects(profile).items():
-        if one["kind"] in ("RayCluster", "RayJob"):
-            check_kuberay(one)
-        elif one["kind"] in CORE:
+    for one in objects(profile).values():
+        if one["kind"] in CORE:
             kubernetes_validate.validate(one, KUBERNETES_VERSION, strict=True)
         else:
-            assert one["kind"] in OPERATORS, key
+            check_custom(one)
+
+
+def test_the_schemas_are_those_of_the_pinned_versions() -> None:
+    assert SCHEMAS["kuberay"]["version"] == KUBERAY_VERSION
+    version = SCHEMAS["prometheus-operator"]["version"]
+    assert f"version {version} of its operator" in (CLUSTER / "monitoring/README.md").read_text()
 
 
 def test_the_validators_reject_a_wrong_key_and_a_wrong_type() -> None:
     resource = copy.deepcopy(objects("aws-spot")["RayCluster/raybcgd"])
     resource["spec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]["imagee"] = "x"
     with pytest.raises(jsonschema.ValidationError, match="imagee"):
-        check_kuberay(resource)
+        check_custom(resource)
     resource = copy.deepcopy(objects("aws-spot")["RayCluster/raybcgd"])
     resource["spec"]["workerGroupSpecs"][0]["maxReplicas"] = "8"
     with pytest.raises(jsonschema.ValidationError, match="'8' is not of type 'integer'"):
-        check_kuberay(resource)
+        check_custom(resource)
+    monitor = copy.deepcopy(objects("aws-spot")["PodMonitor/raybcgd-runs"])
+    monitor["spec"]["podMetricsEndpoints"][0]["honourLabels"] = True
+    with pytest.raises(jsonschema.ValidationError, match="honourLabels"):
+        check_custom(monitor)
+    receiver = copy.deepcopy(objects("aws-spot")["AlertmanagerConfig/raybcgd"])
+    receiver["spec"]["route"]["matchers"][0]["matchType"] = "~="
+    with pytest.raises(jsonschema.ValidationError, match="'~=' is not one of"):
+        check_custom(receiver)
     claim = copy.deepcopy(objects("aws-spot")["PersistentVolumeClaim/raybcgd"])
     claim["spec"]["storageClas"] = "x"
     with pytest.raises(kubernetes_validate.ValidationError, match="storageClas"):
@@ -123,6 +136,24 @@ def test_volumes_exist_and_claims_are_created(profile: str) -> None:
                 assert f"PersistentVolumeClaim/{volume['persistentVolumeClaim']['claimName']}" in names
             if "configMap" in volume:
                 assert f"ConfigMap/{volume['configMap']['name']}" in names
+
+
+def test_a_bucket_can_replace_the_volume(tmp_path: Path) -> None:
+    changes: dict[str, object] = {"storage__volume": False, "storage__bucket": "s3://b/x"}
+    job = {"config": str(CLUSTER.parent / "jobs/configs/quickstart.toml")}
+    path = changed(tmp_path, "kubernetes/no-gpu", changes, job)
+    done = run(path)
+    assert "--set checkpoint.address=s3://b/x/NAME-OF-THE-RUN" in done.output
+    assert not (tmp_path / "values/storage.yaml").exists()
+    (config, job_object) = yaml.safe_load_all((tmp_path / "values/job/rayjob.yaml").read_text())
+    check_custom(job_object)
+    assert "checkpoint.address=s3://b/x/first" in job_object["spec"]["entrypoint"]
+    cluster = job_object["spec"]["rayClusterSpec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        assert restricted_violations(group["template"]["spec"]) == []
+        (shared,) = [one for one in group["template"]["spec"]["volumes"] if one["name"] == "shared"]
+        assert shared["emptyDir"]
+    assert config["kind"] == "ConfigMap"
 
 
 def test_redis_keeps_the_control_store_on_premises() -> None:
@@ -202,8 +233,8 @@ def test_dashboards_are_loaded_by_grafanas_sidecar() -> None:
         assert json.loads(text)["panels"]
 
 
-def changed(tmp_path: Path, shipped: str, changes: dict[str, object]) -> Path:
-    """Write a copy of shipped values with other settings, given as paths such as workers__gpus."""
+def changed(tmp_path: Path, shipped: str, changes: dict[str, object], job: dict[str, str] | None = None) -> Path:
+    """Write a copy of shipped values with other settings, given as paths such as workers__gpus, and another job."""
     tables = tomllib.loads((CLUSTER / f"{shipped}.toml").read_text())
     for path, value in changes.items():
         *parents, last = path.split("__")
@@ -215,6 +246,7 @@ def changed(tmp_path: Path, shipped: str, changes: dict[str, object]) -> Path:
         else:
             table[last] = value
     tables.get("kubernetes", {}).pop("job", None)
+    tables |= {"kubernetes": {**tables["kubernetes"], "job": job}} if job else {}
     file = tmp_path / "values.toml"
     file.write_text(tomli_w.dumps(tables))
     return file
@@ -232,8 +264,9 @@ def changed(tmp_path: Path, shipped: str, changes: dict[str, object]) -> Path:
         ("kubernetes/aws-spot", {"kubernetes__image": None}, "kubernetes.image is not set and has no default; set it"),
         ("kubernetes/aws-spot", {"kubernetes__spot_selector": {}}, "spot = true needs kubernetes.spot_selector"),
         ("kubernetes/no-gpu", {"workers__on_demand": False}, "both false: no node could start"),
-        ("kubernetes/no-gpu", {"aws": {"region": "r", "zones": ["z"]}}, "and have [kubernetes] and [aws]; keep one"),
+        ("kubernetes/no-gpu", {"aws": {"region": "r", "zones": ["z"]}}, "and have [kubernetes] and [aws]; write one"),
         ("ray-up/aws", {"storage__bucket": None}, "storage.bucket is not set: nodes of `ray up` share no disk"),
+        ("kubernetes/no-gpu", {"storage__volume": False}, "storage.volume = false needs storage.bucket"),
         ("ray-up/gcp", {"gcp__project": None}, "gcp.project is not set and has no default; set it"),
         ("ray-up/gcp", {"name": "My Cluster"}, "name = 'My Cluster': string should match pattern"),
     ],

@@ -15,12 +15,31 @@ from tests.conftest import free_port
 VARIABLES = {"$run": ".*", "$algorithm": ".*", "$__rate_interval": "30s"}
 
 
-class Prometheus:
+class Queries:
+    """Queries to a Prometheus server."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def get(self, path: str, **parameters: str) -> Any:
+        url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return json.load(answer)["data"]
+
+    def query(self, expr: str) -> list[dict[str, Any]]:
+        for name, value in VARIABLES.items():
+            expr = expr.replace(name, value)
+        found: list[dict[str, Any]] = self.get("query", query=expr)["result"]
+        return found
+
+
+class Prometheus(Queries):
     """A Prometheus server on a free loopback port."""
 
     def __init__(
         self, folder: Path, changes: dict[str, str] | None = None, alert_changes: dict[str, str] | None = None
     ) -> None:
+        super().__init__(f"127.0.0.1:{free_port()}")
         self.discovery, self.ray = folder / "discovery", folder / "ray/prom_metrics_service_discovery.json"
         config = (ROOT / "cluster/monitoring/prometheus.yml").read_text()
         # Change only the paths and the intervals.
@@ -42,7 +61,6 @@ class Prometheus:
             assert shipped in alerts
             alerts = alerts.replace(shipped, here)
         (folder / "alerts.yml").write_text(alerts)
-        self.address = f"127.0.0.1:{free_port()}"
         self._log = (folder / "prometheus.log").open("w")
         self.process = subprocess.Popen(
             [
@@ -55,17 +73,6 @@ class Prometheus:
             stdout=self._log,
             stderr=self._log,
         )
-
-    def get(self, path: str, **parameters: str) -> Any:
-        url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            return json.load(answer)["data"]
-
-    def query(self, expr: str) -> list[dict[str, Any]]:
-        for name, value in VARIABLES.items():
-            expr = expr.replace(name, value)
-        found: list[dict[str, Any]] = self.get("query", query=expr)["result"]
-        return found
 
     def values(self, metric: str, by: str | None = None) -> Any:
         """Return the metric of the test run: one value, or one per value of a label."""

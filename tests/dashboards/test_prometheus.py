@@ -120,8 +120,9 @@ def test_every_alert_is_loaded_and_healthy_and_none_fires(prometheus: Prometheus
     for group in shipped:
         for rule in group["rules"]:
             assert prometheus.query(rule["expr"]) == [], rule["alert"]
-            # A healthy run fires no alert, but both sides of every comparison must have data.
-            for side in re.split(r"\b(?:unless|and|or)\b|[<>]=?|==", rule["expr"].replace("raybcgd_run_up", "up")):
+            # A healthy run fires no alert, but both sides of every comparison must have data. No collector is up.
+            expr = re.sub(r"raybcgd_runs?(_up)?\b(\{.*?\})?", "up", rule["expr"])
+            for side in re.split(r"\b(?:unless|and|or)\b(?: on \(.*?\))?|[<>]=?|==", expr):
                 assert re.fullmatch(r"\s*[\d.]+\s*", side) or prometheus.query(side.strip()), (rule["alert"], side)
 
 
@@ -221,7 +222,7 @@ def test_a_resumed_run_is_one_series_and_runs_of_the_same_name_are_two(prometheu
         return {series["metric"]["instance"]: float(series["value"][1]) for series in found}
 
     killed = endpoint("/one/a/b", 3)
-    killed.__enter__()  # and never left: its file stays
+    killed.__enter__()  # never exited, so its file stays
     until(lambda: rounds() == {"/one/a/b": 3})
     with endpoint("/one/a/b", 4), endpoint("/two/a/b", 7):
         until(lambda: rounds() == {"/one/a/b": 4, "/two/a/b": 7})

@@ -1,8 +1,11 @@
 """A day on a cluster of three nodes with a token: two runs at once, found by Prometheus, one stopped and resumed."""
 
 import json
+import re
+import shlex
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +17,7 @@ from raybcgd.experiment import run
 from raybcgd.record.metrics import METRICS
 from tests.conftest import free_port, small
 from tests.dashboards.server import Prometheus, until
-from tests.ray.heads import BIN, Head, head
+from tests.ray.heads import BIN, ROOT, Head, head
 
 pytestmark = [
     pytest.mark.ray,
@@ -83,8 +86,12 @@ def submit(cluster: Head, config: Path, out: Path, *arguments: str) -> str:
 
 
 def ray_job(cluster: Head, command: str, job: str) -> str:
+    return ray(cluster, "job", command, job)
+
+
+def ray(cluster: Head, *words: str) -> str:
     done = subprocess.run(
-        [str(BIN / "ray"), "job", command, job, "--address", cluster.dashboard],
+        [str(BIN / "ray"), *words, "--address", cluster.dashboard],
         env=cluster.env,
         capture_output=True,
         text=True,
@@ -109,7 +116,7 @@ def test_two_runs_are_found_stopped_and_resumed(
         return {series["metric"]["instance"]: float(series["value"][1]) for series in found}
 
     began = time.monotonic()
-    first = submit(cluster, config, one, "--env", "MARK=first")
+    first = submit(cluster, config, one)
     submitted = time.monotonic()
     until(lambda: rounds(one) > 0, 120)
     print(
@@ -122,15 +129,21 @@ def test_two_runs_are_found_stopped_and_resumed(
     until(lambda: seen().keys() == {str(one), str(two)}, 30)
 
     _everything_is_found(prometheus)
-    listed = cluster.raybcgd("jobs", "--address", cluster.dashboard, COLUMNS="200")
+    coordinators = json.loads(ray(cluster, "list", "actors", "--filter", "class_name=Coordinator", "--format", "json"))
+    assert len(coordinators) == 2
+    assert len({actor["node_id"] for actor in coordinators}) == 1, "both runs are on one node"
+    listed = cluster.raybcgd("jobs", "--address", cluster.dashboard, COLUMNS="300")
     assert listed.stdout.count("running") == 2, listed.stdout + listed.stderr
-    assert f"/{ROUNDS}" in listed.stdout
+    progress = re.findall(rf"│ (\d+)/{ROUNDS} +│ (\d+\.\d)% +│ (\d+\.\d\d) +│", listed.stdout)
+    assert len(progress) == 2, listed.stdout
+    assert all(int(done) > 0 and float(seconds) < 60 for done, _, seconds in progress)
 
     began = time.monotonic()
     ray_job(cluster, "stop", first)
-    until(lambda: seen().keys() == {str(two)}, 30)  # a stopped run is not a killed one
+    until(lambda: seen().keys() == {str(two)}, 30)
     print(f"stopped and out of the metrics after {time.monotonic() - began:.1f} s")
-    assert prometheus.query('up{job="raybcgd", run!=""} == 0') == []
+    # A stopped run is not a killed one: it removes its file, which Prometheus reads again after a while.
+    until(lambda: prometheus.query('up{job="raybcgd", run!=""} == 0') == [], 15)
     done, log = rounds(one), ray_job(cluster, "logs", first)
     assert f"ended by SIGTERM after {done} rounds; continue from the last checkpoint" in log
     assert "Traceback" not in log
@@ -167,10 +180,21 @@ def _everything_is_found(prometheus: Prometheus) -> None:
 def test_a_submitted_run_is_followed_to_its_end(cluster: Head, config: Path, tmp_path: Path) -> None:
     arguments = ["submit", str(config), "--address", cluster.dashboard, "--out", str(tmp_path / "out"), "--follow"]
     began = time.monotonic()
-    done = cluster.raybcgd(*arguments, "--set", "rounds=4")
+    command = shlex.join([sys.executable, "-m", "raybcgd", *arguments, "--set", "rounds=4"])
+    done = subprocess.run(
+        ["script", "--quiet", "--return", "--command", command, "/dev/null"],  # on a terminal
+        cwd=ROOT,
+        env={**cluster.env, "TERM": "xterm", "COLUMNS": "120"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
     print(f"four rounds, followed to the end: {time.monotonic() - began:.1f} s")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "round 4/4" in done.stdout
+    assert re.search(r"━.* 4/4 ", re.sub(r"\x1b\[\S*?[a-zA-Z]", "", done.stdout)), "a progress bar"
+    assert "round 4/4" not in done.stdout
     summary = json.loads((tmp_path / "out/summary.json").read_text())
     here = run(
         small(rounds=4, data={"phases": {"count": 2, "rounds_per_phase": 1}}), out=tmp_path / "here", progress=False
@@ -194,6 +218,23 @@ def test_a_sweep_is_submitted_stopped_and_resumed(cluster: Head, config: Path, t
     for k in range(2):
         log = [json.loads(line)["round"] for line in (out / f"00{k}/rounds.jsonl").read_text().splitlines()]
         assert log == list(range(max(done) + 20))
+
+
+def test_a_comparison_is_submitted_stopped_and_resumed(cluster: Head, config: Path, tmp_path: Path) -> None:
+    out, methods = tmp_path / "comparison", ("--", "--algorithms", "fedavg,fedbcgd")
+    settings = ("--command", "compare", "--set", "data.phases.count=1")
+    first = submit(cluster, config, out, *settings, *methods)
+    until(lambda: rounds(out / "fedavg") > 10, 120)
+    ray_job(cluster, "stop", first)
+    total = rounds(out / "fedavg") + 20
+    arguments = ["submit", str(config), "--address", cluster.dashboard, "--out", str(out), "--resume", "auto"]
+    finished = cluster.raybcgd(*arguments, *settings, "--set", f"rounds={total}", *methods)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert "resuming from round " in finished.stdout
+    assert (out / "comparison.json").exists()
+    for name in ("fedavg", "fedbcgd"):
+        log = [json.loads(line)["round"] for line in (out / name / "rounds.jsonl").read_text().splitlines()]
+        assert log == list(range(total))
 
 
 @pytest.mark.parametrize("env", [{"RAY_AUTH_TOKEN": "b" * 32}, {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": ""}])
