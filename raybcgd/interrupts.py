@@ -29,7 +29,7 @@ def handled() -> Iterator[None]:
     """Raise KeyboardInterrupt on Ctrl-C and Terminated on SIGTERM and SIGHUP. A second Ctrl-C ends the process."""
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        # A signal that is ignored stays so: shells do that for background processes, and `nohup` for SIGHUP.
+        # Ignored signals stay ignored: shells ignore Ctrl-C for background processes, and `nohup` ignores SIGHUP.
         expected = (signal.default_int_handler, signal.SIG_DFL)
         before = {number: found for number in _SIGNALS if (found := signal.getsignal(number)) in expected}
     _presses.clear()
@@ -51,9 +51,10 @@ def ended(end: KeyboardInterrupt) -> tuple[str, int]:
 
 @contextlib.contextmanager
 def delayed() -> Iterator[None]:
-    """Delay the signals until the block ends. Handlers that the block installs are removed again.
+    """Delay the signals until the block ends. Handlers that the block installs for them are ignored or removed again.
 
-    An interrupt while Ray starts or stops would leave processes behind. Ray's own SIGTERM handler aborts the process.
+    An interrupt while Ray starts or stops would leave processes behind. Ray's own SIGTERM handlers abort the process,
+    or raise SystemExit wherever it is, which can get lost.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -65,13 +66,20 @@ def delayed() -> Iterator[None]:
         _count(number)
 
     before: dict[int, Any] = {n: found for n in _SIGNALS if callable(found := signal.getsignal(n))}
+    install = signal.signal
+
+    def install_others(number: int, handler: Any) -> Any:
+        return record if number in before else install(number, handler)
+
     for number in before:
-        signal.signal(number, record)
+        install(number, record)
+    signal.signal = install_others  # type: ignore[assignment]
     try:
         yield
     finally:
+        signal.signal = install
         for number, handler in before.items():
-            signal.signal(number, handler)
+            install(number, handler)
     if received:
         _presses.clear()  # the handler counts the first one again
         before[received[0]](received[0], None)

@@ -56,7 +56,7 @@ class HostLoad(NamedTuple):
     device_memory_bytes: int | None = None
     """Peak memory of tensors on the accelerator; None on a CPU."""
     device_reserved_bytes: int | None = None
-    """Peak memory that torch reserved on the accelerator, which also holds what it caches; None on a CPU."""
+    """Peak memory that torch reserved on the accelerator, including its cache; None on a CPU."""
     device: str = ""
     """The kind of device."""
 
@@ -110,7 +110,7 @@ class HostLost(NamedTuple):
     """Why a host cannot continue. Its partial sum is lost."""
 
     clients: tuple[int, ...]
-    """The clients that it trained when it failed."""
+    """The clients that it was training when it failed."""
     cause: str
 
 

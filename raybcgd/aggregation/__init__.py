@@ -1,1 +1,1 @@
-"""Exact, order-free aggregation of uploads, on the hosts or on the coordinator."""
+"""Exact, order-independent aggregation of uploads, on the hosts or on the coordinator."""

@@ -1,6 +1,6 @@
 """Sums of vectors that do not depend on order or grouping, because every partial sum is exact.
 
-Each addend is rounded once to a multiple of the grid g_0 = 2^e, by a rule that looks at its value alone. The rounded
+Each addend is rounded once to a multiple of the grid g_0 = 2^e, by a rule that depends only on its value. The rounded
 addend is then split into levels: level k holds a multiple of g_k = 2^(e + k W) of magnitude at most 2^(W - 1) g_k.
 
 Proof that the sums are exact. A float64 represents every multiple of g_k up to 2^53 g_k. A sum of n <= 2^s parts of
@@ -13,14 +13,15 @@ highest level k is chosen such that |r| <= 2^(W - 1) g_k, and W <= 51. The rest 
 magnitude, which is 2^(W - 1) g_(k - 1), as level k - 1 requires. It is exact, because it is a multiple of the spacing
 of r and not larger than r.
 
-Proof that pairs are exact. If |r| and |s| need only level 0, (r + C) and (s - C) round r and s to multiples of g_0 like
-(r + C) - C, because C is an even multiple. Their sum is a multiple of g_0 below 2^W g_0, so it does not round.
+Proof that pairs are exact. If p and q need only level 0, p + C and q - C round p and q to the same multiples of g_0 as
+(p + C) - C and (q + C) - C, because C is an even multiple of g_0. In their sum, C cancels. The result is a multiple of
+g_0 of magnitude at most 2^W g_0, so the addition does not round.
 
 At the end, the levels are added from the highest to the lowest. The result is a function of the set of addends.
 
-The grid 2^-40 keeps values of 1e-5 in float32 precision. With 1 000 addends, W is 43, and level 1, which is allocated
-when it is first needed, starts at values of 4. Sums of float64 vectors use the grid 2^-90. Values that are not finite,
-or of 2^900 and more, make their coordinate NaN.
+The grid 2^-40 keeps values of 1e-5 in float32 precision. With 1 000 addends, W is 43, and values of 4 or more need
+level 1. Levels are allocated when they are first needed. Sums of float64 vectors use the grid 2^-90. Values that are
+not finite, or whose magnitude is 2^900 or more, make their coordinate NaN.
 """
 
 import math
@@ -36,11 +37,12 @@ Levels = Mapping[int, Any]
 """A partial sum, one vector per level: plain arrays, or tensors on a device if they stay in this process."""
 
 _CHUNK = {"cpu": 1 << 18}
-"""Elements per pass. On a CPU, the float64 buffer should stay in the cache; elsewhere, kernels should be few."""
+"""Elements per pass: on a CPU, few enough for the float64 buffer to stay in the cache. Accelerators use larger chunks,
+to launch fewer kernels."""
 _PAIRED_CHUNK, _PAIRED_SIZE = 1 << 17, 1 << 20
-"""Elements per pass over two rows, and the length from which on rows wait for each other."""
+"""Elements per pass over a pair of rows, and the minimum length of rows that are added in pairs."""
 _MERGED_PARTS = 8
-"""Maximum number of merged sums that are kept apart. They may be in shared memory, where a copy would cost more."""
+"""Maximum number of merged sums that are kept separate. They may be in shared memory; adding them up makes a copy."""
 _GRID_EXPONENT = {torch.float32: -40, torch.float64: -90}
 _LIMIT = 2.0**900
 _NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
@@ -48,7 +50,7 @@ _NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 
 @contextmanager
 def chunks_of_an_accelerator() -> Iterator[None]:
-    """Use the chunks of an accelerator on the CPU, to measure how much memory they need."""
+    """Use an accelerator's chunk size on the CPU, to measure how much memory it needs."""
     saved = _CHUNK.pop("cpu")
     try:
         yield
@@ -67,40 +69,40 @@ class ExactSum:
         self._constant = self._rounding_constant(0)
         self._levels: dict[int, Tensor] = {}
         self._waiting: Tensor | None = None
-        """A long row that is added together with the next one, so that the sum is read and written half as often."""
+        """A long row that waits to be added with the next one, so that the sum is read and written half as often."""
         self._merged: dict[int, list[np.ndarray]] = {}
         self._handed: dict[int, Tensor] = {}
-        """The levels of the sum of a host in this process, on its accelerator."""
+        """The levels that a host in this process handed over, on its accelerator."""
 
     def add(self, rows: Tensor, weights: Tensor | None = None, largest: float | None = None) -> bool:
         """Add the rows of a matrix, each times its weight of at most 1. Return whether all values are finite.
 
-        With `largest`, the largest magnitude or more, nothing is read from the device. The caller must not change a
-        single row afterwards, because it may be added later.
+        `largest` is an upper bound on the magnitudes; with it, nothing is read from the device. If there is only one
+        row, the caller must not change it afterwards, because it may be added later.
         """
         single = len(rows) == 1 and weights is None and self.size >= _PAIRED_SIZE and self._device.type == "cpu"
         if single and largest is not None and self.needs_one_level(largest):
             self._add_in_pairs(rows[0])
             return True
-        finite, first = True, self._is_first()
+        finite, first = True, self._start_if_empty()
         step = max(1, _CHUNK.get(self._device.type, 1 << 24) // max(1, len(rows)))
         for start in range(0, self.size, step):
             finite &= self._add_at(start, rows[:, start : start + step], weights, largest, first)
         return finite
 
-    def _is_first(self) -> bool:
-        """Return whether nothing has been added. Then the lowest level is new, and to be overwritten."""
+    def _start_if_empty(self) -> bool:
+        """Return whether nothing has been added yet. If so, allocate the lowest level, for the caller to overwrite."""
         first = not self._levels
         if first:
             self._levels[0] = new_vector(self.size, torch.float64, self._device)
         return first
 
     def _add_in_pairs(self, row: Tensor) -> None:
-        """Add a row of values that need only the lowest level, together with the row that waits."""
+        """Add a row of values that need only the lowest level, together with the waiting row."""
         if self._waiting is None:
             self._waiting = row
             return
-        waiting, self._waiting, first = self._waiting, None, self._is_first()
+        waiting, self._waiting, first = self._waiting, None, self._start_if_empty()
         for start in range(0, self.size, _PAIRED_CHUNK):
             place = slice(start, start + _PAIRED_CHUNK)
             one, other = waiting[place].double().add_(self._constant), row[place].double().sub_(self._constant)
@@ -108,7 +110,7 @@ class ExactSum:
             torch.add(one, other, out=lowest) if first else lowest.add_(one.add_(other))
 
     def _flush(self) -> None:
-        """Add the row that waits for another one."""
+        """Add the waiting row, if there is one."""
         if self._waiting is not None:
             self._add_in_pairs(torch.zeros(1).expand(self.size))
 
@@ -121,7 +123,7 @@ class ExactSum:
         if weights is not None:
             rest.mul_(weights[:, None])
         finite, broken = math.isfinite(largest), None
-        if not largest < _LIMIT:  # also if it is NaN
+        if not largest < _LIMIT:  # also true for NaN
             broken = ~(rest.abs() < _LIMIT)
             rest.masked_fill_(broken, 0.0)
             largest = float(rest.abs().max())
@@ -138,15 +140,15 @@ class ExactSum:
         return finite
 
     def needs_one_level(self, bound: float) -> bool:
-        """Return whether values up to a bound need only the lowest level. `add` may then take it as the largest."""
+        """Return whether values up to `bound` need only the lowest level."""
         return bound < _LIMIT and self._highest(bound) == 0
 
     def _rounding_constant(self, level: int) -> float:
-        """Return C, for which (r + C) - C rounds r to the grid of a level."""
+        """Return the C for which (r + C) - C rounds r to the grid of a level."""
         return float(1.5 * 2.0 ** (52 + self._exponent + level * self._width))
 
     def _highest(self, largest: float) -> int:
-        """Return the highest level that a value needs. A higher one would only add zeros."""
+        """Return the highest level that values up to `largest` need. Higher levels would be zero."""
         if largest == 0:
             return 0
         bits = math.frexp(largest)[1] - self._exponent  # largest < 2^bits g_0
@@ -158,9 +160,9 @@ class ExactSum:
         return self._levels[level]
 
     def merge(self, levels: Levels) -> None:
-        """Add another sum of the same kind. All addends together must not exceed `addends`.
+        """Add another sum of the same kind. Both together must not have more than `addends` addends.
 
-        The arrays must not change afterwards: they are added when the sum is read, without a copy.
+        The caller must not change the arrays afterwards: they are not copied, and are added when the sum is read.
         """
         for level, part in levels.items():
             if isinstance(part, Tensor):
@@ -173,7 +175,7 @@ class ExactSum:
                 self._merged[level] = [merge_levels([{0: part} for part in merged])[0]]
 
     def levels(self, on_device: bool = False) -> Levels:
-        """Return the sum so far as arrays that `merge` takes, or as tensors if it is on an accelerator."""
+        """Return the sum so far for `merge`: as arrays, or with `on_device` as tensors if it is on an accelerator."""
         self._flush()
         if on_device and self._device.type != "cpu":
             return dict(self._levels)
@@ -182,9 +184,9 @@ class ExactSum:
         return merge_levels([own, *merged]) if merged else own
 
     def chunks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Yield the sum in float64, in chunks that stay in a CPU's cache. The caller must not change them.
+        """Yield the sum in float64, in chunks that fit into a CPU's cache. The caller must not change them.
 
-        A sum that was handed over on an accelerator is one chunk, and stays there.
+        A sum that was handed over on an accelerator stays there, as one chunk.
         """
         self._flush()
         if self._handed:
@@ -200,7 +202,7 @@ class ExactSum:
             summed: np.ndarray | None = None
             for level in order:
                 parts = [*self._merged.get(level, ()), *([own[level]] if level in own else [])]
-                # The parts of a level add exactly, in any order. Only the sum over the levels is rounded.
+                # Parts of the same level add exactly, in any order. Only the sum over the levels is rounded.
                 exact = np.add(parts[0][place], parts[1][place]) if len(parts) > 1 else parts[0][place]
                 for part in parts[2:]:
                     exact += part[place]
@@ -213,7 +215,7 @@ class ExactSum:
 
 
 def new_vector(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return an uninitialised vector. On a CPU, NumPy asks for huge pages: a long vector is then ready much sooner."""
+    """Return an uninitialised vector. On a CPU, NumPy allocates it, because its huge pages are much faster."""
     if device.type != "cpu":
         return torch.empty(size, dtype=dtype, device=device)
     return torch.from_numpy(np.empty(size, _NUMPY[dtype]))

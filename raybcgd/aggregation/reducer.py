@@ -1,4 +1,4 @@
-"""From decoded uploads to terms, and from terms to exact sums: the same on hosts and on the coordinator."""
+"""Compute terms from decoded uploads, and exact sums from terms: the same on the hosts and on the coordinator."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,13 +10,13 @@ from torch import Tensor
 
 from raybcgd.aggregation.exact import ExactSum, Levels
 from raybcgd.algorithms.api import Algorithm, Task
-from raybcgd.algorithms.contract import Kind, declared, displacement
+from raybcgd.algorithms.contract import Kind, declared, displacement, divergence_fix
 from raybcgd.messages import Partial, RoundOrders, SumKey
 from raybcgd.problem import Problem
 from raybcgd.wire.upload import Slices, Wire, restrict, take
 
 SQUARES = "squared norms"
-"""Sum of |m_i|^2 per block. m_i is the displacement of client i. Names with a space are never fields."""
+"""Sum of |m_i|^2 per block, where m_i is the displacement of client i. The space rules out a clash with a field."""
 MOVED = "unweighted displacement"
 """Sum of m_i, if the terms are weighted."""
 DRIFT = "squared displacement"
@@ -27,7 +27,7 @@ PIECE = 1 << 22
 
 
 _BUFFERED = 8192
-"""Rows up to this length are added up in one go by NumPy's einsum. Longer ones depend on how it splits the matrix."""
+"""NumPy's einsum sums rows up to this length in one pass. How it splits longer rows depends on the whole matrix."""
 
 
 class Diverged(ArithmeticError):
@@ -35,14 +35,14 @@ class Diverged(ArithmeticError):
 
 
 class Span(NamedTuple):
-    """A piece of a term: segment and piece as in `SumKey`."""
+    """A piece of a term. `segment` and `piece` are those of its `SumKey`."""
 
     segment: int
     piece: int
     place: slice
     """In the flat vector."""
     part: slice
-    """In the uploaded coordinates."""
+    """In a client's term, which may have only some of the coordinates."""
 
     def key(self, name: str) -> SumKey:
         """Return the key of this piece of a sum."""
@@ -53,7 +53,7 @@ class Span(NamedTuple):
         return bool(self.place.start <= place.start and place.stop <= self.place.stop)
 
     def part_of(self, place: slice) -> slice:
-        """Return the uploaded coordinates of a slice of the flat vector."""
+        """Return where a slice of the flat vector is in a client's term."""
         shift = self.part.start - self.place.start
         return slice(place.start + shift, place.stop + shift)
 
@@ -68,17 +68,17 @@ class _Group(NamedTuple):
     spans: Mapping[str, list[Span]]
     """The pieces of each term."""
     measured: tuple[tuple[int, slice], ...]
-    """The blocks of the displacement: number, and slice of the uploaded coordinates."""
+    """The blocks that the displacement covers: number, and slice of the displacement."""
     moved: Tensor | None
     """For each coordinate of the displacement: 1 for a parameter, 0 for a buffer. None without buffers."""
 
     def parameters(self, moved: Tensor) -> Tensor:
-        """Return displacements without buffers, which no measurement counts."""
+        """Return displacements with zeros on buffers, which measurements exclude."""
         return moved if self.moved is None else moved * self.moved
 
 
 class Measured(NamedTuple):
-    """Numbers about the terms of some clients, which were computed on the device and copied together."""
+    """Measurements of some clients' terms, computed on the device and copied from it together."""
 
     largest: Mapping[SumKey, float]
     """The largest magnitude in each piece of a term."""
@@ -106,7 +106,7 @@ class Reducer:
 
     def terms(self, block: int | None, sent: Any, steps: int | Tensor) -> Any:
         """Return the algorithm's terms of an upload, or of a stack of uploads, on the uploaded coordinates."""
-        if type(self._algorithm).terms is Algorithm.terms:  # saves restricting the broadcast
+        if type(self._algorithm).terms is Algorithm.terms:  # avoids restricting the broadcast
             return sent
         group = self._group(block)
         if block not in self._downs:
@@ -130,7 +130,7 @@ class Reducer:
         return torch.cat([part.double() for part in (torch.stack(largest), *squares)])
 
     def measured(self, block: int | None, numbers: Sequence[float] | None, count: int) -> "Measured | None":
-        """Return what `measure` returned, after it was copied from the device."""
+        """Unpack the numbers of `measure`, after they were copied from the device."""
         if numbers is None:
             return None
         group = self._group(block)
@@ -148,7 +148,7 @@ class Reducer:
     ) -> None:
         """Add the terms of some clients with the same block, one row each.
 
-        Raise `Diverged` if a value is not finite. The sums are then useless, because nothing can be taken back.
+        Raise `Diverged` if a value is not finite. The sums are then unusable, because nothing can be removed from them.
         """
         self.broken = True
         group, count = self._group(block), len(clients)
@@ -169,7 +169,8 @@ class Reducer:
         if not finite:
             bad = next(k for k in range(count) if not all(bool(values[k].isfinite().all()) for values in rows.values()))
             where = "" if block is None else f" for block {block}"
-            raise Diverged(f"client {clients[bad]} uploaded non-finite values{where}; lower algorithm.lr")
+            fix = divergence_fix(self._algorithm, "client_rule")
+            raise Diverged(f"client {clients[bad]} uploaded non-finite values{where}; {fix}")
         self._measure(group, moved, squares)
         self._clients.extend(clients)
         self.broken = False
@@ -193,13 +194,13 @@ class Reducer:
                 self._sum(span.key(DRIFT), values.shape[1]).add(values * values)
 
     def take_clients(self) -> tuple[int, ...]:
-        """Return the clients whose uploads are in the sums, which the caller takes next, and forget them."""
+        """Return the clients whose uploads are in the sums, and forget them. The caller takes the sums next."""
         clients, self._clients = tuple(self._clients), []
         return clients
 
     @property
     def keys(self) -> tuple[SumKey, ...]:
-        """The sums so far."""
+        """The keys of the sums so far."""
         return tuple(self._sums)
 
     def take(self, key: SumKey, on_device: bool = False) -> Levels:
@@ -223,7 +224,7 @@ class Reducer:
 
     def _sum(self, key: SumKey, size: int) -> ExactSum:
         if key not in self._sums:
-            norms = key.name == SQUARES  # a few numbers, which arise on the CPU
+            norms = key.name == SQUARES  # only a few numbers, computed on the CPU
             dtype, device = (torch.float64, torch.device("cpu")) if norms else (self._wire.dtype, self._device)
             self._sums[key] = ExactSum(size, self._orders.cohort, dtype, device)
         return self._sums[key]
@@ -275,9 +276,9 @@ def _length(s: slice) -> int:
 
 
 def _norm_bound(squares: Tensor) -> float:
-    """Return a number that no coordinate exceeds, from squared norms. NaN or infinity if a value is not finite.
+    """Return an upper bound on all coordinates from squared norms. NaN or infinity if a value is not finite.
 
-    A sum of squares is at least its largest addend, however it is rounded. The factor covers the rounding of a square.
+    A rounded sum of squares is at least its largest addend. The factor covers the rounding of the square itself.
     """
     return 1.001 * math.sqrt(float(squares.sum(1).max()))
 

@@ -1,4 +1,4 @@
-"""The batches of a client in a round: a function of the client's size and a random stream."""
+"""The batches of a client in a round. They depend only on its number of samples, `[local]` and a random stream."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from raybcgd.client.settings import LocalConfig
 class Schedule:
     """A client's batches: step t uses batch `order[t]`, and the first `per_epoch` batches are one pass over its data.
 
-    Each row of `shuffled` has the positions of the samples in the order of one pass: all, or those of full batches. A
+    Each row of `shuffled` is one pass: the positions of all samples, or only of those in full batches, in order. A
     batch is `size` consecutive entries of a row; the last batch of a pass may be smaller.
     """
 
@@ -55,7 +55,7 @@ def schedule(samples: int, config: LocalConfig, fixed: bool, rng: np.random.Gene
 
 
 class StackedBatches(NamedTuple):
-    """The batches of a stack of clients, padded to the same number of steps, batches and rows.
+    """The batches of a stack of clients, padded to the same number of steps, of batches, and of rows per batch.
 
     Padding repeats a sample of the same client with weight 0, so a client's result does not depend on the others.
     """
@@ -65,20 +65,20 @@ class StackedBatches(NamedTuple):
     step_weights: np.ndarray
     """1 for samples, 0 for padding."""
     step_epochs: np.ndarray
-    """The epoch of each step: [steps, clients]."""
+    """The epoch of each step, always 0 with fixed batches: [steps, clients]."""
     batch_of_step: np.ndarray
-    """The batch of each step, for clients whose epochs all have the same batches: [steps, clients]."""
+    """The batch of each step, numbered within its epoch: [steps, clients]."""
     batch_rows: np.ndarray
     """The samples of each batch of the first epoch: [batches, clients, rows]."""
     batch_weights: np.ndarray
     fractions: np.ndarray
     """The fraction of the client's samples in each batch of the first epoch: [batches, clients, 1]."""
     active: np.ndarray
-    """1 while a client has steps, 0 after its last step: [steps, clients, 1]."""
+    """1 up to a client's last step, 0 after it: [steps, clients, 1]."""
 
 
 def stacked(schedules: Sequence[Schedule], positions: Sequence[np.ndarray], rows: int) -> StackedBatches:
-    """Return the batches of several clients. `positions` are the rows of their samples in a common array."""
+    """Stack the batches of several clients. `positions` are the rows of their samples in a common array."""
     count, batches = len(schedules), max(s.per_epoch for s in schedules)
     steps, passes = max(len(s.order) for s in schedules), max(len(s.shuffled) for s in schedules)
     lengths, per_epoch, samples = np.array([(len(s.order), s.per_epoch, s.samples) for s in schedules]).T

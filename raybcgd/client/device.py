@@ -18,7 +18,7 @@ def accelerator() -> torch.device | None:
 
 
 def why_none() -> str:
-    """Return one line that says why torch finds no accelerator."""
+    """Return in one line why torch finds no accelerator."""
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
     except Exception as error:
@@ -43,7 +43,7 @@ def kind_of(device: torch.device) -> str:
 
 @contextmanager
 def deterministic(device: torch.device, strict: bool, tf32: bool) -> Iterator[None]:
-    """Set how an accelerator computes, and restore torch's settings afterwards. A CPU host is always deterministic."""
+    """Set torch's determinism and TF32 flags for an accelerator, and restore them afterwards. A CPU needs none."""
     if device.type == "cpu":
         yield
         return
@@ -51,9 +51,9 @@ def deterministic(device: torch.device, strict: bool, tf32: bool) -> Iterator[No
     before = (torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory)  # type: ignore[attr-defined]
     flags = (cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32)
     if strict:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
     torch.use_deterministic_algorithms(strict)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs time
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # filling is slow
     cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = strict, not strict, tf32, tf32
     try:
         yield
@@ -64,16 +64,16 @@ def deterministic(device: torch.device, strict: bool, tf32: bool) -> Iterator[No
 
 
 def limit_share(device: torch.device, share: float) -> None:
-    """Limit this process to its share of a GPU's memory, so that hosts on the same GPU cannot take each other's."""
+    """Limit this process to its share of a GPU's memory, to protect the other hosts on the same GPU."""
     if device.type == "cuda" and 0 < share < 1:
         torch.cuda.set_per_process_memory_fraction(share, device)
 
 
 def is_fatal(error: Exception) -> bool:
-    """Return whether no later call on the device can succeed in this process, as after a device-side assert."""
+    """Return whether the error, such as a device-side assert, makes the device unusable for this process."""
     return isinstance(error, torch.AcceleratorError)
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return whether the accelerator has too little memory."""
+    """Return whether the accelerator ran out of memory."""
     return isinstance(error, torch.OutOfMemoryError)

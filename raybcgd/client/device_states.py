@@ -17,8 +17,8 @@ Row = tuple[Tensor, ...]
 class DeviceStates:
     """Keeps the latest states of this host's clients on the device, up to a budget.
 
-    They are copies: every state is also in host memory or in a segment. A state counts only if its reference is the one
-    that the coordinator committed.
+    They are copies: every state is also in host memory or in a segment. A state is used only if its reference is the
+    one that the coordinator committed.
     """
 
     def __init__(self, budget_bytes: int, row_bytes: int) -> None:
@@ -26,7 +26,7 @@ class DeviceStates:
         self._held: OrderedDict[int, tuple[StateRef, Row]] = OrderedDict()
 
     def gather(self, tasks: Sequence[ClientTask], stacked: bool) -> list[Tensor] | None:
-        """Return the committed states by field, with a client dimension if stacked. None if a state is absent."""
+        """Return the committed states by field, with a client dimension if stacked. None if one is not here."""
         rows = []
         for task in tasks:
             held = self._held.get(task.client)
@@ -44,13 +44,13 @@ class DeviceStates:
                 self._held.popitem(last=False)
 
     def clear(self) -> bool:
-        """Free the memory. Return whether there was any."""
+        """Drop all states. Return whether there were any."""
         held = bool(self._held)
         self._held.clear()
         return held
 
     def __bool__(self) -> bool:
-        """Return whether there is room for a state."""
+        """Return whether the budget has room for at least one state."""
         return self._capacity > 0
 
 

@@ -1,4 +1,4 @@
-"""Minibatch gradients: of one client by autograd, or of a stack of clients by vmap."""
+"""Minibatch gradients: of one client with autograd, or of a stack of clients with vmap."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -19,17 +19,17 @@ from raybcgd.model.outputs import logits_of
 Loss = Callable[..., Tensor]
 
 _RECORD_AFTER = 100
-"""Number of gradients of the same shape after which their operations are recorded. Recording takes as long as about
-90 gradients of a small model, and saves half the time of the following ones."""
+"""Number of gradients of the same shape after which their operations are recorded. For a small model, recording takes
+as long as about 90 gradients, and halves the time of later ones."""
 
 
 def autocast(device: torch.device, bf16: bool) -> AbstractContextManager[Any]:
-    """Return the context of a forward pass: bfloat16 where it is safe, or nothing."""
+    """Return the context of a forward pass: bfloat16 where torch's autocast allows it, or no change."""
     return torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext()
 
 
 def _widened(outputs: Tensor, bf16: bool) -> Tensor:
-    """Return a model's outputs in float32, in which losses are computed."""
+    """Return a model's outputs in float32, for the loss."""
     return outputs.float() if bf16 else outputs
 
 
@@ -44,7 +44,7 @@ class Gradients(Protocol):
     """Whether the gradient at the same point on the same batch always has the same bits."""
 
     def start(self, x: Tensor) -> Tensor:
-        """Return a working copy of x, on which `step` is fastest."""
+        """Return a working copy of x, for which `step` is fastest."""
 
     def step(self, y: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """Return the gradient and the loss at y on the batch of a step. The caller may overwrite the gradient."""
@@ -59,10 +59,10 @@ class Gradients(Protocol):
         """Return the fraction of the client's samples in a batch of the first epoch."""
 
     def pick(self, kept: Tensor, step: int) -> Tensor:
-        """Return the entry of `kept`, which has one vector per batch, for the batch of a step."""
+        """Return the vector for the batch of a step from `kept`, which has one vector per batch."""
 
     def active(self, step: int) -> Tensor | None:
-        """Return 1 for clients that have this step and 0 for those that have finished. None if all have it."""
+        """Return 1 for clients that run this step and 0 for those that have finished. None if all run it."""
 
 
 class OneClient:
@@ -78,7 +78,7 @@ class OneClient:
         bf16: bool = False,
         forward: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        """Prepare the batches of a round. `forward` replaces the module's own forward pass, such as a compiled one."""
+        """Prepare the batches of a round. `forward`, such as a compiled one, replaces the module's forward pass."""
         flat.reset_integer_buffers()
         self._flat, self._loss, self._shard, self._bf16 = flat, loss, shard, bf16
         self._module = forward or flat.module
@@ -141,11 +141,11 @@ class OneClient:
 
 
 class StackGradient:
-    """The gradients and losses of a stack of clients, one row each: vmap of autograd.
+    """The gradients and losses of a stack of clients, one row each, with vmap.
 
-    After some calls with the same shapes, the tensor operations are recorded. Later calls replay them, which takes less
-    time than vmap and gives the same bits. With a backend of torch.compile, they are recorded and compiled at once,
-    because compiled kernels can have other bits.
+    After some calls with the same shapes, the tensor operations are recorded. Later calls replay them, which is faster
+    than vmap and gives the same bits. With a backend of torch.compile, the first call records and compiles them:
+    compiled kernels can give other bits, so all calls must use them.
     """
 
     def __init__(self, flat: FlatModel, loss: Loss, bf16: bool = False, backend: str | None = None) -> None:
@@ -181,7 +181,7 @@ class StackGradient:
             return compiled
         try:
             recorded: Callable[..., Any] = make_fx(self._vmapped)(*arguments)
-        except Exception:  # recording is experimental in torch, and nothing depends on it
+        except Exception:  # recording is experimental in torch, and only saves time
             return self._vmapped
         return recorded
 
@@ -214,9 +214,9 @@ class ClientStack:
         self._augments = any(shard.augmented is not None for shard in shards)
         first = zip(plan.batch_of_step[: self.batches], range(self.batches), strict=False)
         self._in_order = [bool((row == batch).all()) for row, batch in first] + [False] * self.steps
-        """For each step: whether all clients use the batch of this number, as in the first epoch."""
+        """For each step, whether all clients use the batch with the same number as the step, as in the first epoch."""
         self._held: dict[int, tuple[Tensor, Tensor]] = {}
-        """Inputs and targets of batches, from their gradient at x to the first step that needs them again."""
+        """Inputs and targets of batches, kept from their gradient at x until the first step that uses them again."""
 
     def start(self, x: Tensor) -> Tensor:
         return x.expand(self._count, -1).clone()
@@ -230,7 +230,7 @@ class ClientStack:
     def batch(self, y: Tensor, batch: int) -> tuple[Tensor, Tensor]:
         self._switch_epochs(np.zeros_like(self._shown))
         inputs, targets = self._samples.take(self._batch_rows[batch])
-        if batch:  # the first step reuses the whole gradient of batch 0
+        if batch:  # not for batch 0: the first step reuses its gradient
             self._held[batch] = inputs, targets
         return self._gradient(y.expand(self._count, -1), inputs, targets, self._batch_weights[batch])
 

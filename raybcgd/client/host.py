@@ -61,14 +61,14 @@ def one_thread() -> Iterator[None]:
 
 
 def _read(vectors: Sequence[Tensor | None]) -> list[list[float] | None]:
-    """Return the values of vectors on the same device, which are copied together."""
+    """Return the values of vectors on the same device, copied from it together."""
     present = [vector for vector in vectors if vector is not None]
     values = iter(present[0].tolist() if len(present) == 1 else torch.cat([v.double() for v in present]).tolist())
     return [None if vector is None else list(islice(values, len(vector))) for vector in vectors]
 
 
 class _Round(NamedTuple):
-    """What all calls of a round have in common."""
+    """What all calls of a round share."""
 
     orders: RoundOrders
     down: Any
@@ -91,7 +91,7 @@ class ClientHost:
     def __init__(
         self, problem: Problem, data: Data, state_address: str, device: torch.device, interruptible: bool = True
     ) -> None:
-        """Prepare a host. If Ctrl-C does not reach the process, only client code can raise KeyboardInterrupt."""
+        """Prepare a host. If Ctrl-C cannot reach it (not `interruptible`), a KeyboardInterrupt is a client's error."""
         self._caught = (Exception, SystemExit, *(() if interruptible else (KeyboardInterrupt,)))
         self._problem, self._data, self._device = problem, data, device
         self._algorithm = problem.algorithm
@@ -122,8 +122,8 @@ class ClientHost:
     ) -> CallResult:
         """Run the tasks, in stacks if `problem.stack` is set. A failing client does not affect the others.
 
-        With `hand_over`, the result includes the partial sum, see `hand_over`. With `alone`, every client is a stack of
-        its own, to find the one that breaks the device.
+        With `hand_over`, the result includes the partial sum; see `hand_over`. With `alone`, clients train one at a
+        time, to find the one that breaks the device.
         """
         stacks = -(-len(tasks) // (1 if alone else max(self._problem.stack, 1)))
         cuts = [k * len(tasks) // max(stacks, 1) for k in range(stacks + 1)]
@@ -138,20 +138,20 @@ class ClientHost:
             load = load_of(self._device, 0 if self._states is None else self._states.bytes)
         except _DeviceLost as error:
             return CallResult([], HostLoad(), lost=error.lost)
-        except torch.AcceleratorError as error:  # it was broken before, by an evaluation or another process
+        except torch.AcceleratorError as error:  # broken before this call, by an evaluation or another process
             return CallResult([], HostLoad(), lost=HostLost((), named_line(error)))
         return CallResult(outcomes, load, partial)
 
     def hand_over(self, on_device: bool = False) -> Partial | None:
         """Wait until all new states are stored. Return the sum of all uploads since the last call, if there are any.
 
-        With `on_device`, the sums stay there, for a coordinator in the same process.
+        With `on_device`, the sums stay on the device, for a coordinator in the same process.
         """
         clients, keys = self.begin_hand_over()
         return Partial(clients, {key: self.take_piece(key, on_device) for key in keys}) if clients else None
 
     def begin_hand_over(self) -> tuple[tuple[int, ...], tuple[SumKey, ...]]:
-        """Wait until all new states are stored. Return the clients and the pieces of the partial sum, to take next."""
+        """Wait until all new states are stored. Return the clients of the partial sum, and the keys of its pieces."""
         if self._states is not None:
             self._states.flush()
         return ((), ()) if self._round is None else (self._round.reducer.take_clients(), self._round.reducer.keys)
@@ -206,7 +206,7 @@ class ClientHost:
                 raise _DeviceLost(HostLost(tuple(task.client for task in tasks), text)) from None
             diverged, full = isinstance(error, Diverged), is_out_of_memory(error)
             text = str(error) if diverged else text
-        # Here, the error and its traceback no longer hold the tensors of the failed stack.
+        # Outside the except clause, the traceback no longer holds the tensors of the failed stack.
         if full and self._free_device():
             return self._train_isolated(tasks, rnd)
         if len(tasks) > 1 and not diverged:
@@ -217,7 +217,7 @@ class ClientHost:
         return [Outcome(task.client, None, FRESH, seconds, float("nan"), text, diverged) for task in tasks]
 
     def _free_device(self) -> bool:
-        """Free cached memory on the device. Return whether that included client states."""
+        """Free cached memory on the device. Return whether client states were freed."""
         held = self._device_states.clear()
         torch.accelerator.empty_cache()
         return held
@@ -232,7 +232,7 @@ class ClientHost:
             refs = self._states.put(rnd.orders.round_index, [task.client for task in tasks], trained.rows)
         if trained.on_device:
             self._device_states.put(tasks, refs, [trained.on_device[k] for k in range(len(tasks))])
-        losses = self._add(sent, trained, rnd)  # last, because nothing that was added can be taken back
+        losses = self._add(sent, trained, rnd)  # last, because it cannot be undone
         per_step = (time.perf_counter() - started) / sum(trained.steps)
         found: dict[int, Outcome] = {}
         for group in sent:
@@ -242,7 +242,7 @@ class ClientHost:
         return [found[k] for k in range(len(tasks))]
 
     def _add(self, sent: list[Sent], trained: Trained, rnd: _Round) -> list[float]:
-        """Add uploads to the partial sum. Return the training losses, copied from the device with all other numbers."""
+        """Add uploads to the partial sum. Return the training losses, copied from the device with the measurements."""
         tasks, reducer = trained.tasks, rnd.reducer
         groups = sent if rnd.orders.reduce else []
         measures = [reducer.measure(group.block, group.terms, len(group.positions)) for group in groups]
@@ -293,11 +293,11 @@ class ClientHost:
         if self._device_states and (held := self._device_states.gather(tasks, stacked)) is not None:
             return held
         arrays = [states[f"algorithm.{name}"] for name in self._algorithm.Client._fields]
-        # A copy, because the rows are overwritten by the new states.
+        # Copy, because the new states overwrite the rows.
         return [torch.from_numpy(array if stacked else array[0]).to(self._device, copy=True) for array in arrays]
 
     def _gather(self, tasks: Sequence[ClientTask]) -> tuple[np.ndarray, State]:
-        """Return a copy of the clients' committed states, as rows and as the arrays in them."""
+        """Return a copy of the clients' committed states: the rows, and views of the arrays in them."""
         if self._states is None:
             return np.empty((0, 0), dtype=np.uint8), {}
         rows = self._states.gather([(task.client, task.state) for task in tasks], self._fresh)
@@ -330,7 +330,7 @@ class ClientHost:
             targets = as_targets(split.targets[rows], self._problem.dtype).to(self._device)
             outputs = logits_of(self._flat.module(normalise(raw, dataset, self._problem.dtype)))
             losses = self._problem.loss(outputs, targets, reduction="none").double()
-            # Clients' pieces only need the accuracy.
+            # Pieces of clients need only the accuracy or the loss.
             measured = () if piece.client is not None else self._metrics.sums(outputs, targets)
             correct, error = judge(outputs, targets)
             scores.append(Score(correct, float(losses.sum()), len(rows), measured, error))

@@ -22,18 +22,18 @@ from raybcgd.messages import ClientTask, Piece, RoundOrders
 from raybcgd.problem import Data, Problem
 
 _STEPS = 2
-"""Local steps of the measurement. The second step is the first one with a momentum."""
+"""Local steps of the measurement. The second step is the first with momentum."""
 
 
 class MemoryEstimate(NamedTuple):
     """Bytes of a host's tensors on its device. Torch reserves more, because it caches freed memory."""
 
     samples: int
-    """Train samples that stay on the device."""
+    """Training samples that stay on the device."""
     states: int
     """Client states that stay on the device."""
     broadcast: int
-    """The global model and the other vectors that a round sends."""
+    """The global model and the other vectors of the broadcast."""
     work: int
     """Peak of everything else: model, activations, local training of a stack, sums, evaluation."""
 
@@ -43,7 +43,7 @@ class MemoryEstimate(NamedTuple):
 
 
 class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of all storages that are in use, and their maximum."""
+    """Counts the bytes of all tensor storages in use, and their peak."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -71,7 +71,7 @@ class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def predict(problem: Problem, data: Data) -> MemoryEstimate:
-    """Return the memory of a host that trains the largest clients. Takes as long as two local steps on the CPU."""
+    """Predict the memory of a host that trains the largest clients. This trains for two local steps on the CPU."""
     config = problem.config
     tasks = _largest(problem, data)
     fields = problem.algorithm.Client._fields
@@ -108,14 +108,14 @@ def _broadcast(problem: Problem, phases: int) -> Mapping[str, np.ndarray]:
 
 
 def _peak(problem: Problem, data: Data, tasks: list[ClientTask], down: Mapping[str, np.ndarray]) -> int:
-    """Return the peak memory of the tensors of a host that trains a stack and evaluates a piece of the test data."""
+    """Return the peak memory of a host's tensors while it trains a stack and evaluates a piece of the test data."""
     problem = _shortened(problem)
-    _ = problem.module(), problem.trained, problem.stack, problem.wire  # always on the CPU, so not to be counted
+    _ = problem.module(), problem.trained, problem.stack, problem.wire  # always on the CPU: do not count them
     orders = RoundOrders(0, problem.algorithm.lr_at(0), cohort=problem.cohort_size, reduce=True)
     piece = Piece(0, 0, min(problem.config.evaluation.batch_size, len(data.test_rows[0])))
     with tempfile.TemporaryDirectory() as folder, one_thread(), chunks_of_an_accelerator(), _Meter() as meter:
         host = ClientHost(problem, data, folder, CPU)
-        gc.collect()  # copying a module leaves cycles, which would count as memory
+        gc.collect()  # copying a module leaves reference cycles, which would be counted
         meter.peak = meter.live
         host.train(tasks, down, orders)
         host.hand_over()

@@ -29,8 +29,8 @@ class LocalConfig(Section):
     C++ compiler on CPUs. Compiling takes up to a minute per host, and fused kernels differ in the last bits. Default:
     do not compile."""
     stack: Literal["auto"] | Annotated[int, Field(ge=0)] = "auto"
-    """Number of clients that a host trains together, as one stack. 0: one client at a time. auto: 64 for small models
-    without convolutions that can train in a stack, otherwise 0."""
+    """Number of clients that a host trains together, as one stack. 0: one client at a time. auto: 64 if the model is
+    small, has no convolutions and can train in a stack, otherwise 0."""
 
     def num_batches(self, samples: int) -> int:
         """Return the number of batches per epoch."""

@@ -26,7 +26,7 @@ class Samples:
 
     @classmethod
     def of(cls, inputs: Tensor, targets: Tensor) -> "Samples":
-        """Return normalised inputs, as `normalise` returns them, and their targets."""
+        """Make samples from inputs that `normalise` returned, and their targets."""
         images = inputs.ndim == 4 and inputs.shape[1] > 1
         return cls(inputs.permute(0, 2, 3, 1).contiguous() if images else inputs, targets, images)
 
@@ -43,16 +43,16 @@ class Shard:
     """A client's samples and its batches in a round."""
 
     samples: Samples
-    """May contain the samples of other clients."""
+    """May include samples of other clients."""
     rows: np.ndarray
     """The rows of the client's samples."""
     schedule: Schedule
     augmented: Callable[[int], Samples] | None = None
-    """Return the client's samples in a later epoch, at the same rows. None: all epochs use the same inputs."""
+    """Return the client's samples in an epoch, at the same rows. None: all epochs use the same inputs."""
 
 
 class Shards:
-    """Prepares the clients' samples. If all samples fit into the budget, each is normalised only once."""
+    """Prepares the clients' samples. Without augmentation, samples that all fit into the budget are normalised once."""
 
     def __init__(self, problem: Problem, data: Data, device: torch.device) -> None:
         self._problem, self._data, self._device = problem, data, device
@@ -65,7 +65,7 @@ class Shards:
         if fits and not problem.config.data.augment:
             shape, images = train.inputs.shape, train.inputs.ndim == 4 and train.inputs.shape[1] > 1
             shape = (shape[0], *shape[2:], shape[1]) if images else shape
-            stored = torch.empty(shape, dtype=dtype, device=device)  # pages are used when they are filled
+            stored = torch.empty(shape, dtype=dtype, device=device)  # a CPU allocates pages only when they are filled
             self._resident = Samples(stored, self._targets, images)
 
     def shards(self, clients: Sequence[int], orders: RoundOrders) -> list[Shard]:
@@ -75,7 +75,7 @@ class Shards:
         return [self.shard(client, orders) for client in clients]
 
     def _normalise(self, resident: Samples, clients: Sequence[int], phase: int) -> None:
-        """Store the normalised samples of clients that are used for the first time."""
+        """Normalise and store the samples of clients that train for the first time."""
         new = [client for client in clients if (phase, client) not in self._ready]
         if new:
             rows = np.concatenate([self._data.partitions[phase].client(client) for client in new])
@@ -115,7 +115,7 @@ class Shards:
 
 
 def gathered(shards: list[Shard]) -> tuple[Samples, list[np.ndarray]]:
-    """Return samples that contain those of all shards, and the rows of each shard in them."""
+    """Return the samples of all shards together, and the rows of each shard in them."""
     first = shards[0].samples
     if all(shard.samples is first for shard in shards):
         return first, [shard.rows for shard in shards]

@@ -14,8 +14,8 @@ from raybcgd.record.states import SegmentFolder, is_merged
 class StateCache:
     """Caches the latest states of this host's clients, up to a memory budget. The others are read from segments.
 
-    States are rows of one array, which uses memory only where rows were written. With a folder on another machine, rows
-    that do not fit are moved to a local file.
+    States are rows of one array, which uses memory only where rows were written. If the segments are on another
+    machine, rows that do not fit are moved to a local file.
     """
 
     def __init__(self, folder: SegmentFolder, budget_bytes: int, clients: int) -> None:
@@ -82,11 +82,11 @@ class StateCache:
         self._writer.end()
 
     def flush(self) -> None:
-        """Wait until all states are written. Raise an error if that failed. Only then may their round commit."""
+        """Wait until all states are written, so that their round can commit. Raise an error if a write failed."""
         self._writer.flush()
 
     def _slot(self, client: int) -> int:
-        """Return the client's slot, a new one, or that of the least recently used state."""
+        """Return the client's slot, a free one, or that of the least recently used state."""
         if self._spilled is not None:
             self._spilled.remove(client)
         if client in self._held:
@@ -134,5 +134,5 @@ class _SpillFile:
 
 
 def same_state(held: StateRef, ref: StateRef) -> bool:
-    """Return whether two refs of a client are of the same state: the same row, or a copy that compaction made."""
+    """Return whether two refs of a client refer to the same state: the same row, or a copy made by compaction."""
     return held == ref or (is_merged(ref.segment) and held.checksum == ref.checksum)

@@ -32,6 +32,7 @@ class LocalWork:
         self._weight_decay, self._anchor_bytes = weight_decay, anchor_bytes
         self._anchor: tuple[Tensor, _Anchor] | None = None
         self._losses: list[Tensor] = []
+        self._active: list[Tensor | None] = []
 
     @cached_property
     def own(self) -> Tensor:
@@ -56,7 +57,7 @@ class LocalWork:
         corrections = self._anchor_at(x).corrections(shift) if variance_reduced else None
         with_momentum = isinstance(momentum, Tensor) or momentum > 0
         velocity: Tensor | None = None
-        losses = []
+        losses, active = [], []
         first = self._anchor[1].take_first() if self._anchor is not None and self._anchor[0] is x else None
         y = self._gradients.start(x)
         for step in range(self._gradients.steps):
@@ -66,6 +67,7 @@ class LocalWork:
                 g, loss = self._gradients.step(y, step)
                 g = _decayed(g, y, self._weight_decay)
             losses.append(loss)
+            active.append(self._gradients.active(step))
             if corrections is not None:
                 g = corrections.correct(g, step)
             elif shift is not None:
@@ -74,10 +76,10 @@ class LocalWork:
             if with_momentum:
                 velocity = move.clone() if velocity is None else velocity.mul_(momentum).add_(move)
                 move = velocity
-            for mask in (self._gradients.active(step), self._trained):
+            for mask in (active[-1], self._trained):
                 move = move if mask is None else move * mask
             y.sub_(move, alpha=self.lr)
-        self._losses = losses
+        self._losses, self._active = losses, active
         return y.clone()
 
     def full_gradient(self, x: Tensor) -> Tensor:
@@ -94,8 +96,16 @@ class LocalWork:
         return torch.stack(parts).sum(0)
 
     def training_loss(self) -> Tensor:
-        """Return the mean loss over the steps of the last call to `sgd`."""
-        return torch.stack(self._losses).mean(0) if self._losses else torch.tensor(float("nan"))
+        """Return the mean loss over the steps of the last call to `sgd`, without those in which a client is idle."""
+        if not self._losses:
+            return torch.tensor(float("nan"))
+        # One step after the other: the bits must not depend on how many idle steps follow.
+        total = steps = torch.zeros_like(self._losses[0])
+        for loss, active in zip(self._losses, self._active, strict=True):
+            counted = None if active is None else active.reshape(loss.shape)
+            total = total + (loss if counted is None else loss * counted)
+            steps = steps + (1 if counted is None else counted)
+        return total / steps
 
     def _anchor_at(self, x: Tensor) -> "_Anchor":
         if self._anchor is None or self._anchor[0] is not x:
@@ -124,15 +134,15 @@ class _Anchor:
             self.full.add_(g.mul_(gradients.fraction(batch)))
 
     def take_first(self) -> tuple[Tensor, Tensor] | None:
-        """Return the gradient and the loss of the first step, which starts at x with batch 0, if they are repeatable.
+        """Return the gradient and the loss of batch 0 at x, which are those of the first step, if they are repeatable.
 
-        The second call returns None: the caller may overwrite the gradient.
+        A second call returns None, because the caller may overwrite the gradient.
         """
         first, self._first = self._first, None
         return first
 
     def corrections(self, shift: Tensor | None) -> "_Corrections":
-        """Return the corrections G + shift - g(x; batch). They replace the cached gradients."""
+        """Return the corrections G + shift - g(x; batch). They overwrite the cached gradients."""
         constant = self.full if shift is None else self.full + shift
         cached, self._cached = self._cached, None
         if cached is not None:
@@ -142,7 +152,7 @@ class _Anchor:
 
 @dataclass(frozen=True)
 class _Corrections:
-    """The terms that make a step variance-reduced, for every batch."""
+    """The variance-reduction terms of all batches."""
 
     gradients: Gradients
     x: Tensor
@@ -150,7 +160,7 @@ class _Corrections:
     constant: Tensor
     """G + shift."""
     cached: Tensor | None
-    """G + shift - g(x; batch) of all batches. None: each step computes its own."""
+    """G + shift - g(x; batch) for all batches. None: each step computes its own."""
 
     def correct(self, g: Tensor, step: int) -> Tensor:
         """Return g(y; batch) + (G + shift - g(x; batch)) for the batch of a step. May overwrite g."""

@@ -1,5 +1,6 @@
-"""From the results of a client rule to uploads, new client states and partial sums, for one client or a stack."""
+"""Turn the results of a client rule into uploads, terms and new client states, for one client or a stack."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -15,10 +16,10 @@ from raybcgd.messages import ClientTask, RoundOrders, Traffic
 from raybcgd.problem import Problem
 from raybcgd.randomness import stream
 from raybcgd.record.state_layout import State
-from raybcgd.wire.upload import Values, Wire, restrict
+from raybcgd.wire.upload import Values, Wire, length, restrict
 
 _UNUSED = stream(0)
-"""For codecs that draw no random numbers. Creating a generator per upload takes longer than encoding a small upload."""
+"""For codecs that draw no random numbers. Creating a generator takes longer than encoding a small upload."""
 
 
 class Trained(NamedTuple):
@@ -31,15 +32,15 @@ class Trained(NamedTuple):
     new: Any
     """The client states that it returned."""
     rows: np.ndarray
-    """Their states as bytes, one row per client: overwritten by the new states."""
+    """The states as bytes, one row per client. The new states overwrite them."""
     states: State
-    """The arrays in these rows."""
+    """Views of the arrays in `rows`."""
     steps: list[int]
     losses: Tensor
     """The training loss of each client, on the device."""
     stacked: bool
     on_device: dict[int, Row] | None = None
-    """Filled with the new states by position, on the device, if they are to stay there."""
+    """Where `Uploads.send` puts the new states on the device, by position. None: they do not stay there."""
 
 
 class Sent(NamedTuple):
@@ -55,7 +56,7 @@ class Sent(NamedTuple):
 
 
 class Uploads:
-    """Sends the uploads of a round: selects, encodes, and settles client states with what the server will decode."""
+    """Selects and encodes the uploads of a round, and settles client states with the values that the server decodes."""
 
     def __init__(self, problem: Problem, wire: Wire, reducer: Reducer, orders: RoundOrders) -> None:
         self._problem, self._wire, self._reducer, self._orders = problem, wire, reducer, orders
@@ -63,6 +64,9 @@ class Uploads:
 
     def send(self, trained: Trained) -> list[Sent]:
         """Return the uploads, grouped by block, and overwrite the clients' states."""
+        for field, value in zip(declared(self._algorithm.Client), trained.new, strict=True):
+            shape = field.shape(self._wire.layout.size, self._problem.data_phases)
+            _check_size(field, value, shape, len(trained.tasks) if trained.stacked else None, "client_rule")
         return [self._send_block(trained, block, positions) for block, positions in _by_block(trained.tasks)]
 
     def _send_block(self, trained: Trained, block: int | None, positions: list[int]) -> Sent:
@@ -95,7 +99,7 @@ class Uploads:
         """Encode one upload per client. Return what the server decodes, the payloads to send, and their costs."""
         wire, codec, upload_type = self._wire, self._problem.codec, self._algorithm.upload_type
         nothing: list[None] = [None] * len(clients)
-        if codec.lossless and self._orders.reduce:  # the bytes would be decoded right here, to the same values
+        if codec.lossless and self._orders.reduce:  # encoding and decoding here would give the same values
             return upload_type(**values), [*nothing], [*nothing]
         seed, index = self._problem.config.seed, self._orders.round_index
         on_cpu = {name: value.cpu() for name, value in values.items()}
@@ -113,7 +117,7 @@ class Uploads:
         return sent, [*nothing] if self._orders.reduce else [*payloads], traffic
 
     def _settle(self, trained: Trained, block: int | None, chosen: Any, count: int, terms: Any) -> None:
-        """Write the clients' new states: on the uploaded coordinates what `settle` returns, elsewhere `new`."""
+        """Write the clients' new states: the result of `settle` on the uploaded coordinates, `new` elsewhere."""
         slices, fields = self._wire.coordinates(block), declared(self._algorithm.Client)
         new = trained.new if not trained.stacked else type(trained.new)(*(value[chosen] for value in trained.new))
         settled = self._algorithm.settle(restrict(new, slices), terms)
@@ -128,20 +132,30 @@ class Uploads:
                 continue
             if getattr(trained.new, name) is not getattr(trained.mine, name):  # otherwise it is already there
                 target[chosen] = _array(getattr(new, name), (count, *target.shape[1:]))
-            start = 0
+            start, shape = 0, (*target.shape[1:-1], length(slices))
+            _check_size(field, changed, shape, count if trained.stacked else None, "settle")
             values = _array(changed, (count, *target.shape[1:-1], -1))
             for s in slices:
                 target[chosen, ..., s] = values[..., start : start + s.stop - s.start]
                 start += s.stop - s.start
 
     def _checked(self, field: Field, changed: Tensor, count: int) -> np.ndarray:
-        """Return a state field without coordinates. A rule may return it without its last dimension or integer type."""
+        """Convert a field without coordinates to its declared shape and dtype. Raise if a count is not an integer."""
         changed = changed.reshape(count, *field.shape(0, self._problem.data_phases))
         result = changed.to(field.dtype(self._wire.dtype))
         if not result.is_floating_point() and bool((result != changed).any()):
             found = f"Client.{field.name} is {field.kind.value}, but its value is {changed[0].tolist()}"
             raise RunError(f"{found}; return integers")
         return _array(result, tuple(result.shape))
+
+
+def _check_size(field: Field, value: Any, shape: tuple[int, ...], stack: int | None, rule: str) -> None:
+    """Raise an error if a rule returned a client state of another size. `stack` is the number of clients in it."""
+    if isinstance(value, Tensor) and value.numel() == (1 if stack is None else stack) * math.prod(shape):
+        return
+    found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    wanted = shape if stack is None else (stack, *shape)
+    raise RunError(f"{rule} returned Client.{field.name} as {found}; return a tensor of shape {wanted}")
 
 
 def _by_block(tasks: Sequence[ClientTask]) -> Iterator[tuple[int | None, list[int]]]:
@@ -153,7 +167,7 @@ def _by_block(tasks: Sequence[ClientTask]) -> Iterator[tuple[int | None, list[in
 
 
 def _chosen(positions: list[int], trained: Trained) -> Any:
-    """Return an index of some rows. A slice, if these are all rows, avoids a copy."""
+    """Return an index of the rows at `positions`: a slice if these are all rows, to avoid a copy."""
     return slice(None) if len(positions) == len(trained.tasks) else positions
 
 

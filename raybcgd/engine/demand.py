@@ -1,4 +1,4 @@
-"""What a run demands of its hosts: the memory of each, and how many of them its work keeps busy."""
+"""What a run demands of its hosts: the memory of each, and how many of them it can use."""
 
 import math
 from typing import NamedTuple
@@ -13,11 +13,11 @@ from raybcgd.problem import Data, Problem
 from raybcgd.server.budget import expected_rounds
 
 START_SECONDS = 3.0
-"""CPU time that it takes to start a host, mostly to import torch."""
+"""CPU time to start a host, mostly to import torch."""
 _STEP_SECONDS = 3e-4
-"""Time of a local step without its arithmetic."""
+"""Overhead of a local step, in addition to its arithmetic."""
 _OPERATIONS_PER_SECOND = 5e9
-"""Floating-point operations of a host on one CPU. On a GPU, estimates are too high, and more hosts start."""
+"""Floating-point operations per second on one CPU. For a GPU, this overestimates the time, so more hosts start."""
 _VECTORS = 8
 """Vectors of the model's size that training a client needs: model, gradient, states, update and sums."""
 
@@ -34,7 +34,7 @@ class Demand(NamedTuple):
 
     @property
     def hosts(self) -> int:
-        """How many hosts are worth their start: with n hosts, the run takes about seconds / n + START_SECONDS * n."""
+        """The n that minimises the time of the run, which is about seconds / n + START_SECONDS * n with n hosts."""
         return max(1, math.ceil(math.sqrt(self.seconds / START_SECONDS)))
 
 
@@ -46,7 +46,7 @@ def demand(problem: Problem, data: Data) -> Demand:
     vectors = _VECTORS * problem.layout.size * problem.dtype.itemsize * rows
     samples = data.dataset.train.inputs.size * input_dtype(data.dataset, problem.dtype).itemsize
     if samples > config.hosts.data_memory_mb * 2**20 or config.data.augment:
-        samples = 0  # prepared again in each round, a batch at a time
+        samples = 0  # prepared again in each round, only for the clients that are training
     common = int(states + vectors)
     hosts = config.hosts
     open_count = (hosts.count, hosts.max_count, hosts.clients_per_host) == (None, None, None)
@@ -75,6 +75,6 @@ def _operations_per_sample(problem: Problem, data: Data) -> float:
     try:
         with counter, torch.no_grad(), torch.random.fork_rng(devices=[]):
             module(normalise(torch.from_numpy(data.dataset.train.inputs[:1]), data.dataset, problem.dtype))
-    except Exception:  # custom code may do what the counter does not know
+    except Exception:  # custom code may use operations that the counter does not support
         return 2.0 * problem.layout.size
     return float(counter.get_total_flops())

@@ -60,7 +60,7 @@ class LocalPool:
         device = accelerator() if hosts.device == "gpu" else None
         self._open.enter_context(deterministic(device or CPU, hosts.determinism == "strict", hosts.allow_tf32))
         self._host = ClientHost(problem, data, state_address, device or CPU)
-        # With a deadline, one at a time: a stack of all clients would end after any deadline.
+        # With a deadline, clients train one at a time, because it is checked only between calls.
         self._chunk = 1 if problem.config.cohort.deadline_seconds is not None else problem.stack or 1
         self._reduce = hosts.aggregation != "coordinator"
         self.server_device = (device or CPU) if self._reduce else CPU
@@ -104,8 +104,11 @@ class LocalPool:
 
 
 def _device_lost(lost: HostLost, round_index: int) -> RunError:
+    if not lost.clients:
+        return RunError(f"the accelerator failed before round {round_index + 1}: {lost.cause}; resume the run")
     who = ", ".join(map(str, lost.clients))
     who = f"client {who}" if len(lost.clients) == 1 else f"one of the clients {who}"
     return RunError(
-        f"{who} made the accelerator fail in round {round_index}: {lost.cause}; fix its data or the model, then resume"
+        f"{who} made the accelerator fail in round {round_index + 1}: {lost.cause}; fix its data or the model, "
+        "then resume"
     )

@@ -27,7 +27,7 @@ FIRST_ROUND = "training the first round"
 
 
 def resuming(rounds: int) -> str:
-    """Return the step of a run that continues after some rounds."""
+    """Return the name of the step that resumes a run after some rounds."""
     return f"resuming from round {rounds}"
 
 

@@ -16,8 +16,8 @@ class HostsConfig(Section):
     num_gpus: Annotated[float, Field(ge=0)] = 0.25
     """GPUs per host. On a cluster without GPUs, hosts use CPUs."""
     spread: bool = True
-    """Use all GPUs before hosts share one: with fewer hosts than shares of GPUs, each host requests a larger share. Ray
-    would fill one GPU of a node before the next. false: request `num_gpus`, so that other runs can use the rest."""
+    """Use all GPUs before hosts share one: if there are fewer hosts than GPU shares, each host requests a larger share.
+    false: request `num_gpus`, so that other runs can use the rest. Ray then fills one GPU of a node before the next."""
     num_cpus: Annotated[float, Field(ge=0)] | None = None
     """CPUs per host. Default: 0 with a GPU, 1 without."""
     memory_mb: Annotated[float, Field(ge=0)] | None = None
@@ -28,12 +28,12 @@ class HostsConfig(Section):
     """auto: use GPUs if the cluster has any when the run starts. gpu: wait for GPUs. cpu: ignore GPUs."""
     determinism: Literal["strict", "fast"] = "strict"
     """On accelerators only. strict: the same run on the same kind of device gives the same bits; operators without a
-    deterministic form are errors. fast: allow such operators and kernels chosen by measurement, and TF32 by default."""
+    deterministic implementation raise an error. fast: allow such operators, autotuned kernels, and TF32 by default."""
     tf32: bool | None = None
-    """Allow TF32 in matrix products and convolutions of GPUs: inputs with 10 bits of mantissa, several times as fast.
-    Default: with determinism = "fast"."""
+    """Allow TF32 in matrix products and convolutions on GPUs: inputs with 10 bits of mantissa, several times as fast.
+    Default: true with determinism = "fast", otherwise false."""
     logical_gpus: bool = False
-    """Accept GPUs that exist only in Ray's books: a host that finds no accelerator runs on the CPU. For tests."""
+    """Accept GPUs that exist only as Ray resources: a host that finds no accelerator runs on the CPU. For tests."""
     count: Annotated[int, Field(ge=1)] | None = None
     """Number of hosts. Default: as many as fit on the cluster, at most one per sampled client, and fewer for a short
     run, because it takes some seconds to start a host."""
@@ -46,19 +46,21 @@ class HostsConfig(Section):
     """Memory per host for cached client states. All other states are read from disk."""
     device_state_memory_mb: Annotated[float, Field(ge=0)] = 512.0
     """Memory per host on the accelerator for client states, in addition to `state_memory_mb`. States that stay there
-    are not uploaded again. Ignored on CPUs."""
+    are not copied to it again. Ignored on CPUs."""
     data_memory_mb: Annotated[float, Field(ge=0)] = 1024.0
     """Memory per host for normalised samples. If the train data is larger, or augmented, samples are prepared again in
     each round."""
     aggregation: Literal["auto", "hosts", "coordinator"] = "auto"
-    """Where uploads are added up. hosts: each host adds up the uploads of its clients, and only the sums travel.
-    coordinator: every upload travels as bytes. auto: the one that sends fewer bytes. The weights are the same."""
+    """Where uploads are added up. hosts: each host adds up the uploads of its clients and sends only the sums.
+    coordinator: hosts send every upload as bytes. auto: hosts if the sums have at most 16 MiB, or no more bytes than
+    the uploads; otherwise coordinator. The trained model is the same."""
     max_retries: Annotated[int, Field(ge=0)] = 5
     """Maximum number of retries of work that was lost with its host. After that, the run stops. A client whose host
-    dies three times while it trains only this client counts as failed; see cohort.on_client_error."""
+    dies three times while it trains only this client counts as failed (fewer times if `max_retries` is below 3); see
+    cohort.on_client_error."""
     silence_seconds: Annotated[float, Field(gt=1)] = 15.0
-    """A host sends a pulse every second, also while it trains. If none arrives for so long, it is replaced. Time in
-    which the coordinator itself does not get to run does not count."""
+    """A host sends a heartbeat every second, also while it trains. If none arrives for this long, the host is replaced.
+    Time in which the coordinator itself cannot run does not count."""
     start_timeout_seconds: Annotated[float, Field(gt=0)] | None = None
     """Maximum time to wait while no host is up. Default: 300, or 1800 with `max_count`, because nodes have to start."""
     address: str | None = None

@@ -22,9 +22,9 @@ from raybcgd.problem import Problem
 from raybcgd.wire.upload import Slices, Wire
 
 _PARALLEL_SIZE = 1 << 23
-"""Coordinates from which on threads save more than they cost."""
+"""Minimum number of coordinates for which threads save more time than they cost."""
 _MAX_THREADS = 8
-"""More threads would only wait for memory."""
+"""More threads would only compete for memory bandwidth."""
 
 
 class Expected(NamedTuple):
@@ -57,7 +57,7 @@ class Aggregator:
     ) -> None:
         self._algorithm, self._wire, self._orders = problem.algorithm, wire, orders
         self._device = down[0].device
-        """That of the server's vectors. Not the CPU only if the host in this process hands over its sums there."""
+        """The device of the server's vectors: an accelerator if a host in this process hands over its sums there."""
         name = displacement(self._algorithm.terms_type)
         (self._displacement,) = (field for field in declared(self._algorithm.terms_type) if field.name == name)
         self._weighted = problem.config.cohort.weighting == "samples"
@@ -76,7 +76,7 @@ class Aggregator:
         self._reducer.add(block, terms, [client], [weight])
 
     def merge(self, partial: Partial) -> None:
-        """Add the uploads of the clients that a host added up."""
+        """Add a host's sum of its clients' uploads."""
         self._reducer.merge(partial)
 
     @property
@@ -85,7 +85,7 @@ class Aggregator:
         return self._reducer.clients
 
     def result(self) -> Aggregate:
-        """Return the aggregate of everything added so far. Sums are freed on the way."""
+        """Return the aggregate of everything added so far, and free the sums."""
         weights, counts = self._weights()
         terms, moved = self._algorithm.terms_type, self._displacement
         total = {}
@@ -104,7 +104,7 @@ class Aggregator:
         return Aggregate(terms(**total), uncovered, self._diversity(), drift)
 
     def _weights(self) -> tuple[list[float], list[int]]:
-        """Return the sum of the weights and the number of clients: per block, of the shared block, and of all."""
+        """Return the sums of weights and the numbers of clients: per block, for the shared block, and in total."""
         shared = len(self._wire.layout.blocks)
         by_block: list[list[float]] = [[] for _ in range(shared + 2)]
         for client in self.clients:
@@ -169,7 +169,10 @@ class Aggregator:
 def _in_threads(
     function: Callable[[SumKey, Span], list[tuple[int, Tensor]]], spans: Mapping[SumKey, Span], size: int
 ) -> Iterator[list[tuple[int, Tensor]]]:
-    """Yield a function of each piece of a vector in order. Long vectors use all cores, because torch uses only one."""
+    """Yield a function's result for each piece of a vector, in order.
+
+    Long vectors use several threads, because torch itself uses only one core.
+    """
     if size < _PARALLEL_SIZE:
         yield from map(function, spans, spans.values())
         return
@@ -181,7 +184,7 @@ def _divide(values: Tensor, divisor: float, out: Tensor) -> None:
     """Write values / divisor to a vector on the same device."""
     if values.device.type == "cpu":
         torch.div(values, divisor, out=out)
-    else:  # by a tensor: accelerators multiply by the reciprocal of a number, which rounds differently
+    else:  # divide by a tensor: accelerators multiply by the reciprocal of a number, which rounds differently
         out.copy_(values.div(torch.full_like(values[:1], divisor)).to(out.dtype))
 
 

@@ -1,11 +1,13 @@
 """The budget of a run: what it has spent, and how many rounds it can afford."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from raybcgd.config.schema import Config
 from raybcgd.problem import Problem
 from raybcgd.record.rounds import RoundRecord
+from raybcgd.record.summary import qualities
 from raybcgd.server.settings import BudgetConfig
 
 _ROUNDING = 1e-9
@@ -36,16 +38,26 @@ class Spent(NamedTuple):
             self.simulated_seconds + (traffic.simulated_seconds or 0.0),
         )
 
-    def reaches(self, budget: BudgetConfig) -> bool:
-        """Return whether a limit is reached."""
-        limits = {name: getattr(budget, name) for name in self._fields}
-        return any(limit is not None and getattr(self, n) >= limit * (1 - _ROUNDING) for n, limit in limits.items())
+    def reaches(self, budget: BudgetConfig) -> str | None:
+        """Return which limit is reached, or None."""
+        for name in self._fields:
+            limit = getattr(budget, name)
+            if limit is not None and getattr(self, name) >= limit * (1 - _ROUNDING):
+                return f"budget.{name} = {limit:,}, which is spent"
+        return None
+
+
+def ended_by(config: Config, records: Sequence[RoundRecord]) -> str | None:
+    """Return why a run ended before `rounds`: the limit of `[budget]`. None if no limit is reached."""
+    if len(records) >= config.rounds:
+        return None
+    return Spent.on(records).reaches(config.budget) or config.budget.enough(qualities(records))
 
 
 def expected_rounds(problem: Problem) -> int:
-    """Return the number of rounds that the limits on uploads allow, if every sampled client takes part.
+    """Return the number of rounds that `rounds` and the limits on uploads allow, if every sampled client takes part.
 
-    The simulated time of a round is not known in advance, so a limit on it does not count.
+    The simulated time and the accuracy are not known in advance, so limits on them are ignored.
     """
     config, wire = problem.config, problem.wire
     blocks = range(problem.num_blocks) if problem.algorithm.blockwise else (None,)

@@ -1,4 +1,4 @@
-"""The second exchange of a round: the participants report their loss of candidate models."""
+"""The second exchange of a round: the participants report the losses of candidate models on their data."""
 
 from collections.abc import Sequence
 
@@ -40,7 +40,7 @@ def mean_losses(
 
 
 def second_exchange(wire: Wire, models: int, participants: int) -> tuple[Traffic, Traffic]:
-    """Return the uploaded losses, and the models that the participants download to compute them."""
+    """Return the traffic of the uploaded losses, and of the models that the participants download to compute them."""
     count, itemsize = models * participants, wire.dtype.itemsize
     sizes = [count * block.size for block in (*wire.layout.blocks, wire.layout.shared)]
     losses = Traffic(count, count * itemsize, (0,) * len(sizes))

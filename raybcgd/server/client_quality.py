@@ -12,7 +12,7 @@ from raybcgd.server.settings import EvaluationConfig
 
 
 def client_pieces(config: EvaluationConfig, partitions: Sequence[Partition], seed: int) -> list[Piece]:
-    """Return the training samples of the clients of `evaluation.clients`, cut into pieces, in every data phase."""
+    """Cut the training samples of the clients chosen by `evaluation.clients` into pieces, in every data phase."""
     clients = len(partitions[0])
     wanted = clients if config.clients == "all" else min(config.clients, clients)
     chosen = np.sort(stream(seed, "evaluated clients").permutation(clients)[:wanted]).tolist()

@@ -44,7 +44,7 @@ FREE = (
     "compare",
     "objects",
 )
-"""Settings that may change on resume, because the weights do not depend on them."""
+"""Settings that may change on resume. Apart from rounding errors, the weights do not depend on them."""
 
 
 def identity(problem: Problem, data: Data) -> dict[str, Any]:
@@ -84,6 +84,20 @@ def restored_state(fresh: RunState, position: Position) -> RunState:
     )
 
 
+def check_rounds(problem: Problem, data: Data, folder: RunFolder) -> None:
+    """Refuse to resume a run with fewer rounds than are done. Call it before starting an engine, which takes time."""
+    config = problem.config
+    if RoundLog(folder.rounds).content().count(b"\n") > config.rounds:  # some may not be in a checkpoint
+        address = config.checkpoint.address or str(folder.path)
+        saved = Checkpoints(address, config.checkpoint.keep, identity(problem, data), problem.state_layout)
+        _refuse_fewer(config.rounds, saved.newest())
+
+
+def _refuse_fewer(rounds: int, position: Position | None) -> None:
+    if position is not None and position.rounds > rounds:
+        raise ConfigError(f"rounds = {rounds}, but {position.rounds} rounds are done; raise rounds to continue")
+
+
 class TrainingLoop:
     """A run in progress."""
 
@@ -118,20 +132,20 @@ class TrainingLoop:
             return None
         position, rounds = self._checkpoints.latest(), self._problem.config.rounds
         if position is None and self._folder.summary.exists():
+            never = not self._problem.config.checkpoint.every
             raise ConfigError(
                 f"{self._folder.path} has no usable checkpoint, so its finished run cannot continue; start a new run "
-                "with another --out and checkpoint.every of at least 1"
+                f"in another folder{', with checkpoint.every of at least 1' if never else ''}"
             )
         if position is None and self._log.content():
-            log.warning("no usable checkpoint: the run starts again at round 0")
-        if position is not None and position.rounds > rounds:
-            raise ConfigError(f"rounds = {rounds}, but {position.rounds} rounds are done; raise rounds to continue")
-        self._checkpoints.clean()  # only now: a refused resume changes no file
+            log.warning("no usable checkpoint: the run starts again at round 1")
+        _refuse_fewer(rounds, position)
+        self._checkpoints.clean()  # only now, so that a refused resume changes no file
         return position
 
     @property
     def rounds_done(self) -> int:
-        """The rounds of the checkpoint from which the run resumed, and those after it."""
+        """Number of finished rounds, including those before a resume."""
         return self._state.rounds
 
     def models(self) -> list[np.ndarray]:
@@ -177,7 +191,7 @@ class TrainingLoop:
                 yield from self._finish(pending)
                 pending = None
         yield from self._finish(pending)
-        self._move_server(torch.device("cpu"))  # so that the next run of this process has the accelerator's memory
+        self._move_server(torch.device("cpu"))  # frees the accelerator's memory for the next run of this process
 
     def _move_server(self, device: torch.device) -> None:
         server = self._state.server
@@ -186,8 +200,8 @@ class TrainingLoop:
     @property
     def _done(self) -> bool:
         config = self._problem.config
-        spent = self._state.rounds >= config.rounds or self._spent.reaches(config.budget)
-        return spent or config.budget.is_enough(self._qualities)
+        spent = self._state.rounds >= config.rounds or self._spent.reaches(config.budget) is not None
+        return spent or config.budget.enough(self._qualities) is not None
 
     def _warn_about_devices(self, record: RoundRecord) -> None:
         """Warn if a resumed run, or a replaced host, continues on another kind of device."""
@@ -197,44 +211,51 @@ class TrainingLoop:
             log.warning(
                 "round %d ran on %s, the rounds before on %s: the weights can differ in their last bits from a run on "
                 "one kind of device",
-                *(record.round, now, before),
+                *(record.round + 1, now, before),
             )
 
     def _pending(self, record: RoundRecord, pool: Pool) -> "_Pending":
         """Start the evaluation of a committed round, and keep what its checkpoint needs."""
         config, state = self._problem.config, self._state
-        scores, position = None, None
+        scores, started = None, time.perf_counter()
         rounds = state.rounds if self._done else config.rounds
         if config.evaluation.due(record.round, rounds):
             models = list(self._problem.algorithm.models(state.server))
             if len(models) == 1:  # a single model is evaluated on every data phase
                 models *= len(self._data.test_rows)
             scores = pool.evaluate(models, self._pieces)
-        if config.checkpoint.due(record.round, rounds):
-            position = Position(
-                rounds=state.rounds,
-                server={name: vector.cpu().numpy() for name, vector in state.server._asdict().items()},
-                ledger=state.ledger.snapshot(),
-                upload_d_total=state.upload_d_total,
-                history=state.history.arrays(),
-            )
-        return _Pending(record, scores, position)
+        seconds = time.perf_counter() - started
+        position = self._snapshot() if config.checkpoint.due(record.round, rounds) else None
+        return _Pending(record, scores, position, seconds)
+
+    def _snapshot(self) -> Position:
+        state = self._state
+        return Position(
+            rounds=state.rounds,
+            server={name: vector.cpu().numpy() for name, vector in state.server._asdict().items()},
+            ledger=state.ledger.snapshot(),
+            upload_d_total=state.upload_d_total,
+            history=state.history.arrays(),
+        )
 
     def _finish(self, pending: "_Pending | None") -> Iterator[RoundRecord]:
         """Log a round, unless that was done early, save its checkpoint, and yield its record."""
         if pending is None:
             return
         record = pending.logged or self._log_round(pending)
-        started = time.perf_counter()
-        if pending.position is not None:
-            self._checkpoints.save(replace(pending.position, log=self._log.content()))
+        started, budget, saves = time.perf_counter(), self._problem.config.budget, self._problem.config.checkpoint.every
+        position = pending.position
+        if position is None and saves and budget.by_quality and self._done:  # its evaluation made this round the last
+            position = self._snapshot()
+        if position is not None:
+            self._checkpoints.save(replace(position, log=self._log.content()))
             self._saved_at = time.time()
         self._checkpoints.maintain(self._state.ledger, self._state.rounds)
         self._saving_seconds = time.perf_counter() - started
         yield record
 
     def _log_early(self, pending: "_Pending | None") -> None:
-        """Log the previous round while the hosts train the next one, unless its evaluation must be waited for."""
+        """Log the previous round while the hosts train the next one, unless it is being evaluated."""
         if pending is not None and pending.scores is None:
             self._log_round(pending)
 
@@ -246,7 +267,7 @@ class TrainingLoop:
             regression = self._data.dataset.regression
             evaluated = combine(self._pieces, pending.scores(), len(self._data.test_rows), names, regression)
             quality = evaluated.model_copy(update={"train_loss": quality.train_loss})
-        waited, saving = time.perf_counter() - started, self._saving_seconds
+        waited, saving = pending.started_seconds + time.perf_counter() - started, self._saving_seconds
         timing = Timing(
             seconds=record.timing.seconds + waited + saving,
             stage_seconds={**record.timing.stage_seconds, "evaluate": waited, "checkpoint": saving},
@@ -261,10 +282,12 @@ class TrainingLoop:
 
 @dataclass
 class _Pending:
-    """A committed round that waits for its evaluation and its checkpoint."""
+    """A committed round whose evaluation and checkpoint are not finished."""
 
     record: RoundRecord
     scores: Callable[[], list[Score]] | None
     position: Position | None
+    started_seconds: float
+    """Time to start the evaluation. In one process, this is the whole evaluation."""
     logged: RoundRecord | None = None
-    """The complete record, when it is in the log."""
+    """The complete record, once it is in the log."""

@@ -14,7 +14,7 @@ from raybcgd.model.blocks import BlockLayout
 def block_norms(vector: Tensor, layout: BlockLayout, trained: Tensor | None = None) -> tuple[float, ...]:
     """Return the Euclidean norm of every block of a vector, the shared block last.
 
-    `trained` is 0 on buffers, which do not count: their scale has nothing to do with that of the parameters.
+    `trained` is 0 on buffers, which do not count: their scale is unrelated to that of the parameters.
     """
     vector = vector if trained is None else vector * trained
     blocks = (*layout.blocks, layout.shared)

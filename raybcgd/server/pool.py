@@ -19,7 +19,7 @@ class RoundWork:
     broadcast: Mapping[str, Tensor]
     orders: RoundOrders
     deadline_seconds: float | None
-    """Drop tasks that take longer. None: wait for all."""
+    """Drop tasks that have not finished after this time. None: wait for all."""
 
 
 class PoolReport(NamedTuple):
@@ -33,8 +33,8 @@ class PoolReport(NamedTuple):
 class Inbox(Protocol):
     """Receives the results of a round's training."""
 
-    def wait(self) -> None:
-        """Use the time while the hosts train. Engines call this before they wait for the first result, if at all."""
+    def meanwhile(self) -> None:
+        """Do other work while the hosts train. Engines may call this before they wait for the first result."""
 
     def receive(self, outcomes: Sequence[Outcome], partial: Partial | None = None) -> None:
         """Take the outcomes of a call, and the sum of the uploads of some clients. Raise an error to stop the round."""
@@ -50,7 +50,7 @@ class Pool(Protocol):
         """Run all tasks until the deadline and pass results to the inbox as they arrive.
 
         A client counts only if its upload arrived: as bytes in its outcome, or in a partial sum. If a host is lost
-        before its partial sum arrived, its tasks run again, and their outcomes arrive again.
+        before its partial sum arrives, its tasks run again, and their outcomes arrive again.
         """
 
     def evaluate(self, models: Sequence[Tensor], pieces: Sequence[Piece]) -> Callable[[], list[Score]]:

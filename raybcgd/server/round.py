@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from raybcgd.aggregation.reducer import Diverged
-from raybcgd.algorithms.api import Round
+from raybcgd.algorithms.api import Algorithm, Round
+from raybcgd.algorithms.contract import divergence_fix
 from raybcgd.errors import DivergedError, RunError
 from raybcgd.messages import FRESH, ClientTask, Outcome, Partial, RoundOrders
 from raybcgd.model.blocks import BlockLayout
@@ -145,7 +145,7 @@ def run_round(
     server = average_buffers(algorithm, state.server, server, aggregate.total, problem.trained_on(server.x.device))
     server = keep_uncovered(algorithm, state.server, server, aggregate.uncovered)
     server, candidates = _choose(problem, data, pool, plan, server, outcomes)
-    _check_finite(plan.wire.layout, algorithm.models(server), state.rounds)
+    _check_finite(plan.wire.layout, algorithm, server, state.rounds)
     history = state.history.measured(state.server.x, server.x, aggregate.drift, problem.trained_on(server.x.device))
     history = history.divided(plan.wire.layout, config.blocks, config.seed, state.rounds + 1)
     trained = _Trained(outcomes, aggregate, server, pool.report(), candidates)
@@ -166,7 +166,7 @@ class _Inbox:
         meanwhile: Callable[[], None],
     ) -> None:
         self._drops = problem.config.cohort.on_client_error == "drop"
-        self.wait = meanwhile
+        self.meanwhile = meanwhile
         self._work, self._aggregator, self._clock = work, aggregator, clock
         self._received: dict[int, Outcome] = {}
 
@@ -188,17 +188,17 @@ class _Inbox:
             raise self._diverged(outcome.error)
         if outcome.error is not None and not self._drops and "MemoryError" in outcome.error.partition(":")[0]:
             raise RunError(
-                f"client {outcome.client} ran out of memory in round {self._work.orders.round_index}: {outcome.error}; "
-                "lower local.batch_size, local.stack or the number of hosts per machine"
+                f"client {outcome.client} ran out of memory in round {self._work.orders.round_index + 1}: "
+                f"{outcome.error}; lower local.batch_size, local.stack or the number of hosts per machine"
             )
         if outcome.error is not None and not self._drops:
             raise RunError(
-                f"client {outcome.client} failed in round {self._work.orders.round_index}: {outcome.error}; fix it, "
-                'or set cohort.on_client_error = "drop" to continue without such clients'
+                f"client {outcome.client} failed in round {self._work.orders.round_index + 1}: {outcome.error}; fix "
+                'it, or set cohort.on_client_error = "drop" to continue without such clients'
             )
 
     def _diverged(self, cause: str) -> DivergedError:
-        return DivergedError(f"round {self._work.orders.round_index} diverged: {cause}")
+        return DivergedError(f"round {self._work.orders.round_index + 1} diverged: {cause}")
 
     def outcomes(self) -> dict[int, Outcome]:
         """Return the outcomes by client, for the whole cohort. Clients whose upload did not arrive are late."""
@@ -218,10 +218,10 @@ class _Inbox:
         index, late = self._work.orders.round_index, [o for o in outcomes.values() if o.error == "deadline"]
         if len(late) == len(outcomes):
             limit = f"cohort.deadline_seconds = {self._work.deadline_seconds:g}"
-            return RunError(f"all {len(late)} clients of round {index} missed {limit}; raise it")
+            return RunError(f"all {len(late)} clients of round {index + 1} missed {limit}; raise it")
         first = next(o for o in outcomes.values() if o.error != "deadline")
         return RunError(
-            f"all {len(outcomes)} clients of round {index} failed or were late, such as client {first.client}: "
+            f"all {len(outcomes)} clients of round {index + 1} failed or were late, such as client {first.client}: "
             f"{first.error}; fix the cause, then resume the run"
         )
 
@@ -229,7 +229,7 @@ class _Inbox:
 def _choose(
     problem: Problem, data: Data, pool: Pool, plan: RoundPlan, server: Any, outcomes: Mapping[int, Outcome]
 ) -> tuple[Any, int]:
-    """Let the participants judge the algorithm's candidates. Return the server's state and the number of candidates."""
+    """Let the participants evaluate the algorithm's candidates. Return the server's state and their number."""
     candidates = problem.algorithm.candidates(server, plan.rnd)
     participants = [item for item in plan.expected if not outcomes[item.member.client].error]
     if not candidates or not participants:
@@ -294,7 +294,10 @@ def _traffic(
     simulated = None
     if links is not None and problem.uplinks is not None:
         rates = [float(problem.uplinks[member.client]) for member, _ in present]
-        simulated = simulated_seconds(links, rates, [one.bytes for one in uploads], wire.download.bytes)
+        # The second exchange has the same size for all participants.
+        uploaded = [one.bytes + losses.bytes // len(present) for one in uploads]
+        downloaded = wire.download.bytes + (models.bytes // len(present) if present else 0)
+        simulated = simulated_seconds(links, rates, uploaded, downloaded)
     traffic = Traffic(
         upload_floats=upload.floats,
         upload_bytes=upload.bytes,
@@ -312,15 +315,15 @@ def _traffic(
     }
 
 
-def _check_finite(layout: BlockLayout, models: Sequence[Tensor], index: int) -> None:
+def _check_finite(layout: BlockLayout, algorithm: Algorithm, server: Any, index: int) -> None:
+    models = algorithm.models(server)
     finite = [bool(torch.isfinite(model).all()) for model in models]  # one read per model, if it is on an accelerator
     if all(finite):
         return
     for model, block in product(models, layout.all_blocks):
         if not bool(torch.isfinite(model[block.slice]).all()):
-            raise DivergedError(
-                f"round {index} diverged: block {block.name} of the model is not finite; lower algorithm.lr"
-            )
+            found = f"block {block.name} of the model is not finite, but all uploads were"
+            raise DivergedError(f"round {index + 1} diverged: {found}; {divergence_fix(algorithm, 'server_rule')}")
 
 
 class _Clock:

@@ -10,11 +10,11 @@ from raybcgd.errors import RunError, located_line
 
 
 def apply_server_rule(algorithm: Algorithm, server: Any, total: Any, rnd: Round) -> Any:
-    """Return the server's next state. A rule of a custom method that fails or changes a shape is a RunError."""
+    """Return the server's next state. Raise a RunError if the rule of a custom method fails or changes a shape."""
     name = ALGORITHMS.name_of(type(algorithm))
     if name in ALGORITHMS:
         return algorithm.server_rule(server, total, rnd)
-    where = f'the server rule of algorithm.name = "{name}" failed in round {rnd.index}'
+    where = f'the server rule of algorithm.name = "{name}" failed in round {rnd.index + 1}'
     try:
         result = algorithm.server_rule(server, total, rnd)
     # Custom code may raise anything.

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_serializer
+from pydantic import Field, field_serializer, field_validator
 
 from raybcgd.model.settings import METRICS
 from raybcgd.section import Section
@@ -26,16 +26,19 @@ class BudgetConfig(Section):
 
     @property
     def by_quality(self) -> bool:
-        """Whether the accuracy can end a run. Then a round starts only when the evaluation before it is known."""
+        """Whether the accuracy can end a run. If so, a round starts only after the previous one is evaluated."""
         return self.target_accuracy is not None or self.patience is not None
 
-    def is_enough(self, qualities: Sequence[float]) -> bool:
-        """Return whether the accuracies so far, or the negative losses of a regression, end the run."""
+    def enough(self, qualities: Sequence[float]) -> str | None:
+        """Return why the accuracies so far, or the negative losses of a regression, end the run, or None."""
         if not qualities:
-            return False
+            return None
+        if self.target_accuracy is not None and qualities[-1] >= self.target_accuracy:
+            return f"budget.target_accuracy = {self.target_accuracy:g}, which is reached"
         since_best = len(qualities) - 1 - qualities.index(max(qualities))
-        reached = self.target_accuracy is not None and qualities[-1] >= self.target_accuracy
-        return reached or (self.patience is not None and since_best >= self.patience)
+        if self.patience is not None and since_best >= self.patience:
+            return f"budget.patience = {self.patience}: no new best in the last {since_best} evaluations"
+        return None
 
 
 class EvaluationConfig(Section):
@@ -47,10 +50,18 @@ class EvaluationConfig(Section):
     """Test samples per forward pass."""
     clients: Literal["all"] | Annotated[int, Field(ge=0)] = 0
     """Number of clients, drawn once, on whose own training samples the global model is also evaluated. The record gets
-    the mean, the worst tenth and the deviation of their accuracies. all: every client. 0: none."""
+    the mean, the worst tenth and the standard deviation of their accuracies. all: every client. 0: none."""
     metrics: tuple[str | Callable[..., Any], ...] = ()
-    """Further metrics, each "package.module:function": a function (outputs, targets) that returns one number per
-    sample. The record gets their means over the test data by name."""
+    """Further metrics: top5, absolute_error, or "package.module:function", a function (outputs, targets) that returns
+    one number per sample. The record gets their means over the test data by name."""
+
+    @field_validator("metrics")
+    @classmethod
+    def _different_names(cls, metrics: tuple[Any, ...]) -> tuple[Any, ...]:
+        names = [METRICS.name_of(metric).rpartition(":")[2] for metric in metrics]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"two metrics are called {twice!r}; rename one function")
+        return metrics
 
     @field_serializer("metrics")
     def _metrics_by_name(self, metrics: tuple[Any, ...]) -> list[str]:

@@ -36,7 +36,7 @@ def reference() -> str:
 
 
 def product() -> str:
-    """Return the Git id of the product's code, so that results show which code they are of."""
+    """Return the Git hash of the package's code, to record which code the results are from."""
     command = ["git", "rev-parse", "--short", "HEAD:raybcgd"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 

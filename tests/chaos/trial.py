@@ -46,14 +46,14 @@ def config_text(engine: str) -> str:
 
 @dataclass
 class Event:
-    """Something that happens to a run, some seconds after the start of the driver or after the event before."""
+    """Something that happens to a run, some seconds after the start of the driver or after the previous event."""
 
     kind: str
     gap_seconds: float
     at: float | None = None
-    """When it happened. None: the run ended before."""
+    """When it happened. None: the run ended first."""
     recovered_at: float | None = None
-    """End of the longest pause between two committed rounds, from the event to the next one."""
+    """End of the longest pause between committed rounds, among those between this event and the next."""
     phase: str = "training"
     exit_code: int | None = None
     """The exit code of the driver, if the event ended it."""
@@ -180,7 +180,7 @@ class Trial:
         return True
 
     def _apply(self, event: Event) -> bool:
-        """Let an event happen. Return False if the run ends before that."""
+        """Trigger an event. Return False if the run ends before that."""
         verb, _, what = event.kind.partition(" ")
         target = self._target(what) if verb in ("kill", "stop", "terminate") else 0
         if target is None:
@@ -244,7 +244,7 @@ class Trial:
             before = max((time for time in commits if time <= event.at), default=event.at)
             after = [time for time in commits if event.at < time < end]
             pauses = [(later - earlier, later) for earlier, later in zip([before, *after], after, strict=False)]
-            # Without a round before the next event, the recovery is that one's.
+            # If no round commits before the next event, the recovery counts for that event.
             event.recovered_at = max(pauses)[1] if pauses else None
 
     def _said(self) -> str:
@@ -258,7 +258,7 @@ class Trial:
 
 
 def _go_on(pid: int, mark: str) -> None:
-    """Let a stopped process go on, unless it is gone and its id belongs to another one."""
+    """Continue a stopped process, unless it has ended and its id belongs to another one."""
     with contextlib.suppress(ProcessLookupError):
         if pid in marked(mark):
             os.kill(pid, signal.SIGCONT)

@@ -61,7 +61,8 @@ def test_train_returns_one_outcome_per_task_in_order_with_the_declared_bytes(tmp
 
 @pytest.mark.parametrize("stack", [0, 4])
 def test_uploads_do_not_depend_on_how_tasks_are_grouped(tmp_path: Path, stack: int) -> None:
-    setup = Setup(tmp_path / "a", local={"stack": stack})
+    unequal = {"partition": {"kind": "lognormal", "sigma": 1.0, "clients": 20}}
+    setup = Setup(tmp_path / "a", data=unequal, local={"stack": stack})
     together = setup.host.train(setup.tasks, setup.down, setup.orders).outcomes
     other = setup.another_host(tmp_path / "b")
     alone = [other.train([task], setup.down, setup.orders).outcomes[0] for task in reversed(setup.tasks)][::-1]
@@ -70,6 +71,7 @@ def test_uploads_do_not_depend_on_how_tasks_are_grouped(tmp_path: Path, stack: i
         assert two.payload is not None
         assert one.payload.tobytes() == two.payload.tobytes()
         assert one.state.checksum == two.state.checksum
+        assert one.loss == two.loss
 
 
 def test_a_new_state_is_written_for_the_next_round_and_read_by_another_host(tmp_path: Path) -> None:

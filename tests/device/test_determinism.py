@@ -1,4 +1,4 @@
-"""What a run promises about its bits on an accelerator, and what it says when it cannot keep it."""
+"""What a run promises about its bits on an accelerator, and what it reports if it cannot keep the promise."""
 
 import logging
 from pathlib import Path
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.device
 
 
 class Unordered(nn.Module):
-    """A network with an operator that has no deterministic form."""
+    """A network with an operator that has no deterministic implementation."""
 
     def __init__(self, input_shape: tuple[int, ...], classes: int, **options: Any) -> None:
         super().__init__()
@@ -104,13 +104,13 @@ def test_the_kind_of_device_is_recorded_and_a_change_is_reported(
         assert same.summary["devices"] == [cpu]
         assert "ran on" not in caplog.text
         resumed = run(on("gpu", rounds=6), out=tmp_path / "run", resume=True)
-    assert f"round 4 ran on standin, the rounds before on {cpu}" in caplog.text
+    assert f"round 5 ran on standin, the rounds before on {cpu}" in caplog.text
     assert caplog.text.count("ran on") == 1
     assert resumed.summary["devices"] == [cpu, "standin"]
 
 
 def test_a_share_of_a_gpu_is_a_share_of_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only CUDA can limit a process. There is none here, so this checks only what it is asked for."""
+    """Only CUDA can limit a process's memory, and there is no CUDA here, so this checks only the requested share."""
     asked: list[float] = []
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, device: asked.append(share))
     for device, share in (("cuda", 0.25), ("cuda", 1.0), ("cuda", 2.0), ("cpu", 0.25)):

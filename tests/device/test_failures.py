@@ -109,5 +109,5 @@ def _down(problem: Problem) -> dict[str, torch.Tensor]:
 
 def test_a_client_that_breaks_the_device_is_named(out: Path) -> None:
     config = on("gpu", local={"stack": 0}, **POISON)
-    with pytest.raises(RunError, match=r"^client \d made the accelerator fail in round 0: .*device-side assert"):
+    with pytest.raises(RunError, match=r"^client \d made the accelerator fail in round 1: .*device-side assert"):
         run(config, dataset=with_poison(8), out=out)

@@ -1,4 +1,4 @@
-"""Copies between host and device, as a number: LeNet-5, ten clients with two steps of 20 images each."""
+"""The number and size of copies between host and device: LeNet-5, ten clients with two steps of 20 images each."""
 
 import re
 from collections.abc import Callable
@@ -84,14 +84,14 @@ def test_a_state_is_uploaded_once(second_round: Second, name: str) -> None:
 
 @pytest.mark.parametrize(("name", "limit"), [("scaffold", 36 * MB), ("fedbcgd+", 9 * MB)])
 def test_a_state_is_downloaded_once(second_round: Second, name: str, limit: int) -> None:
-    """What changed of ten states comes back: all coordinates, or a block and the shared block."""
+    """Only the changes of ten states are copied back: all coordinates, or a block and the shared block."""
     copies = second_round(name)
     assert copies.to_host.bytes <= limit, copies.to_host
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedbcgd+"])
 def test_a_client_is_read_with_few_copies(second_round: Second, name: str) -> None:
-    """Losses, norms and finite checks of a client come in one copy, and what changed of its state in another."""
+    """A client's losses, norms and finite checks come in one copy, and the changes of its state in another."""
     copies = second_round(name)
     assert copies.to_host.copies <= 2 * 10 + 20, copies.to_host
 

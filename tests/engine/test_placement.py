@@ -3,9 +3,20 @@
 import pytest
 
 from raybcgd.engine.demand import Demand
-from raybcgd.engine.ray.placement import HostNeeds, host_count, host_needs, spread, useful_hosts
+from raybcgd.engine.ray.placement import (
+    PIECEWISE_BYTES,
+    HostNeeds,
+    host_count,
+    host_needs,
+    spread,
+    sums_at_hosts,
+    useful_hosts,
+)
 from raybcgd.engine.settings import HostsConfig
 from raybcgd.errors import ConfigError
+from raybcgd.messages import ClientTask
+from raybcgd.problem import prepare
+from tests.conftest import small
 
 CPU_NODE = {"CPU": 4.0}
 GPU_NODE = {"CPU": 4.0, "GPU": 2.0}
@@ -119,3 +130,19 @@ def test_useful_hosts_are_limited_by_the_longest_client_and_by_the_stack() -> No
     assert useful_hosts([4] * 10, stack=4) == 3  # a host trains four clients at a time
     assert useful_hosts([100, 1, 1, 1, 1, 1], stack=0) == 2  # the first client takes 100 steps in any case
     assert useful_hosts([7], stack=8) == 1
+
+
+def test_large_sums_count_once_per_node_because_nodes_combine_them() -> None:
+    large = {"name": "mlp", "options": {"hidden": [3000, 3000, 3000]}}
+    problem, _ = prepare(small(model=large, algorithm={"name": "fedavg", "lr": 0.1}))
+    tasks = [ClientTask(client, None) for client in range(20)]
+    chosen, sums_bytes = sums_at_hosts(problem, tasks, [f"node {number % 4}" for number in range(16)])
+    assert sums_bytes == 8 * problem.layout.size > PIECEWISE_BYTES
+    assert chosen, "4 sums of 8 bytes per coordinate are less than 20 uploads of 4 bytes"
+    chosen, _ = sums_at_hosts(problem, tasks, [f"node {number}" for number in range(16)])
+    assert not chosen, "16 sums are more"
+    late, _ = prepare(
+        small(model=large, algorithm={"name": "fedavg", "lr": 0.1}, engine="ray", cohort={"deadline_seconds": 9.0})
+    )
+    chosen, _ = sums_at_hosts(late, tasks, [f"node {number % 4}" for number in range(16)])
+    assert not chosen, "with a deadline, every host sends its own sums"

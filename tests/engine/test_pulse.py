@@ -1,4 +1,4 @@
-"""The pulse: a process that falls silent is killed; one that beats, or was never heard, is not."""
+"""Heartbeats: a host whose heartbeats stop is killed; one that sends them, or never sent any, is not."""
 
 import signal
 import socket
@@ -70,7 +70,7 @@ def test_a_host_that_is_no_longer_watched_is_not_killed(pulses: Pulses) -> None:
 
 
 def test_datagrams_without_the_token_are_ignored(pulses: Pulses) -> None:
-    """They would start the watch of a host that cannot send, or keep a dead one alive."""
+    """Otherwise, they could make a host look silent that never sent a heartbeat, or a dead one look alive."""
     killed = threading.Event()
     pulses.watch(1, killed.set)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:

@@ -67,7 +67,7 @@ def test_clients_move_if_their_home_is_the_bottleneck() -> None:
 
 
 def test_random_cohorts_move_only_the_clients_that_make_a_host_the_bottleneck() -> None:
-    """With equal tasks, as many clients move as one home has more than its share: the rest would gain nothing."""
+    """With equal tasks, only the clients that a home has beyond its share move. Other moves would gain nothing."""
     rng, homes, moved, surplus = np.random.default_rng(0), {client: client % 2 for client in range(100)}, 0, 0
     for _ in range(200):
         cohort = rng.choice(100, size=10, replace=False).tolist()

@@ -69,7 +69,7 @@ def test_hosts_nodes_and_modes_give_the_same_bits_and_bytes(
         ("coordinator", 2, "coordinator", 2**26),
         ("pieces", 4, "hosts", 0),
     ):
-        monkeypatch.setattr(pool, "_PIECEWISE_BYTES", piecewise_bytes)
+        monkeypatch.setattr(pool, "PIECEWISE_BYTES", piecewise_bytes)
         x, found, _ = play(config(hosts, aggregation, **tables), tmp_path / name)
         assert torch.equal(x, expected), name
         assert traffic(found) == traffic(records), name
@@ -80,7 +80,7 @@ def test_a_round_that_loses_a_host_with_its_sum_repeats_only_the_clients_of_that
 ) -> None:
     """The host dies after its last training call and before its sum arrived."""
     expected, _, _ = play(config(1), tmp_path / "local", on_ray=False)
-    monkeypatch.setattr(pool, "_PIECEWISE_BYTES", 0)
+    monkeypatch.setattr(pool, "PIECEWISE_BYTES", 0)
     lost: list[int] = []
     collect = RayPool._collect
 
@@ -102,7 +102,7 @@ def test_a_host_that_dies_while_its_sum_is_collected_does_not_spoil_the_round(
     three_nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected, _, _ = play(config(1), tmp_path / "local", on_ray=False)
-    monkeypatch.setattr(pool, "_PIECEWISE_BYTES", 0)
+    monkeypatch.setattr(pool, "PIECEWISE_BYTES", 0)
     killed: list[bool] = []
     collect_node = collection.collect_node
 
@@ -128,7 +128,7 @@ def test_the_coordinator_receives_sums_and_no_uploads(
     ended = RayPool._call_ended
 
     def spy(self: RayPool, training: Any, number: int, ref: Any, future: Any) -> None:
-        result = opened(future.result())
+        result = opened(future.result(), *ray.get(training.other_parts[ref]))
         received.extend(result.outcomes)
         partials.extend([result.partial] if result.partial is not None else [])
         ended(self, training, number, ref, future)

@@ -8,7 +8,7 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.experimental import get_object_locations
 
-from raybcgd.engine.ray.host_actor import HostActor, packed
+from raybcgd.engine.ray.host_actor import HostActor, submit
 from raybcgd.errors import RunError
 from raybcgd.experiment import run
 from raybcgd.messages import ClientTask, RoundOrders
@@ -50,7 +50,7 @@ def test_an_upload_contains_exactly_the_declared_slices(
     zero = np.zeros(problem.layout.size, dtype=np.float32)
     for block in range(problem.num_blocks):
         shared = ({"x": zero, "c": zero}, RoundOrders(0, lr=0.05))
-        ref = host.train.remote(shared, packed([ClientTask(3, block)], hand_over=True))
+        ref, _ = submit(host, shared, [ClientTask(3, block)], hand_over=True)
         (outcome,) = ray.get(ref).outcomes
         own = problem.layout.blocks[block].size + problem.layout.shared.size
         assert outcome.payload.nbytes == fields * 4 * own
@@ -71,5 +71,5 @@ def test_the_record_counts_the_bytes_on_the_wire(three_nodes: Cluster, out: Path
 def test_a_round_on_ray_that_every_client_misses_stops_the_run(three_nodes: Cluster, out: Path) -> None:
     slow = {"epochs": 10_000, "stack": 0}
     config = small(engine="ray", rounds=2, local=slow, cohort={"deadline_seconds": 0.5}, hosts={"count": 1})
-    with pytest.raises(RunError, match=r"^all 6 clients of round 0 missed cohort\.deadline_seconds = 0\.5; raise it$"):
+    with pytest.raises(RunError, match=r"^all 6 clients of round 1 missed cohort\.deadline_seconds = 0\.5; raise it$"):
         run(config, out=out)

@@ -53,7 +53,7 @@ def test_a_client_that_ends_its_process_is_found_and_dropped(one_node: Cluster, 
 
 def test_a_client_that_ends_its_process_is_named(one_node: Cluster, out: Path) -> None:
     with pytest.raises(
-        RunError, match=rf"^client {CULPRIT} failed in round 0: its process died 3 times \(.*\); fix it"
+        RunError, match=rf"^client {CULPRIT} failed in round 1: its process died 3 times \(.*\); fix it"
     ):
         go("die", out)
 
@@ -75,5 +75,5 @@ def test_a_coordinator_and_hosts_that_fail_to_start_are_started_again(
 def test_exits_and_interrupts_in_client_code_are_failures_of_the_client(
     one_node: Cluster, out: Path, how: str, error: str
 ) -> None:
-    with pytest.raises(RunError, match=rf"^client {CULPRIT} failed in round 0: {error}"):
+    with pytest.raises(RunError, match=rf"^client {CULPRIT} failed in round 1: {error}"):
         go(how, out)

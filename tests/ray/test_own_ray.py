@@ -8,8 +8,10 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
+from raybcgd.engine.ray.watchdog import MARK
 from raybcgd.experiment import run
 from raybcgd.record.rounds import RoundLog
 from tests.conftest import small
@@ -37,6 +39,16 @@ def pid_of(name: str, mark: str) -> int:
     raise AssertionError(f"no {name}")
 
 
+def unmarked(driver: int) -> list[str]:
+    """Return the processes of a driver, except its watchdog, that do not have the mark of its Ray."""
+    found, entry = [], f"{MARK}=".encode()
+    for child in psutil.Process(driver).children(recursive=True):
+        line = " ".join(child.cmdline())
+        if "watchdog.py" not in line and entry not in Path(f"/proc/{child.pid}/environ").read_bytes():
+            found.append(line)
+    return found
+
+
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(run(small(**TABLES), out=tmp_path_factory.mktemp("local") / "run").summary["sha256"])
@@ -58,6 +70,7 @@ def test_a_run_goes_on_after_the_death_of_a_vital_process(name: str, expected: s
         assert process.stdout is not None
         assert any("round 3/" in line for line in process.stdout)
         assert process.stderr is not None
+        assert unmarked(process.pid) == []
         killed = time.monotonic()
         os.kill(pid_of(name, mark), signal.SIGKILL)
         line = process.stderr.readline()

@@ -7,13 +7,19 @@ from pathlib import Path
 import pytest
 import ray
 from ray.cluster_utils import Cluster
+from ray.exceptions import RayTaskError
 from ray.util.state import list_actors
 
-from raybcgd.engine.ray.host_actor import HostPlace
+from raybcgd.config import load_config
+from raybcgd.engine.ray.host_actor import HostActor, HostPlace, submit
+from raybcgd.engine.ray.object_store import put_once
 from raybcgd.errors import ConfigError
 from raybcgd.experiment import run
+from raybcgd.messages import ClientTask, RoundOrders
+from raybcgd.problem import prepare
 from raybcgd.record.rounds import RoundRecord
 from tests.conftest import small
+from tests.engine.test_demand import QUICKSTART
 from tests.ray.conftest import Clusters
 
 pytestmark = pytest.mark.ray
@@ -79,3 +85,16 @@ def test_a_granted_gpu_that_is_not_there_ends_the_run(gpu_cluster: Cluster, out:
     with pytest.raises(ConfigError, match=r"a host was granted GPU \d, but torch .* finds no accelerator: ") as raised:
         run(config, out=out)
     assert "\n" not in str(raised.value)
+
+
+def test_an_error_of_a_host_names_its_round_and_clients(one_node: Cluster, tmp_path: Path) -> None:
+    problem, data = prepare(small(engine="ray"))
+    host = HostActor.options(name="raybcgd-x-host-0-cpu-0").remote(problem, put_once(data), str(tmp_path))
+    tasks = [ClientTask(3, 0), ClientTask(5, 0)]
+    with pytest.raises(RayTaskError, match=r"repr=raybcgd-x-host-0-cpu-0 on the CPU, round 8, clients 3, 5\)"):
+        ray.get(submit(host, ({}, RoundOrders(7, lr=0.05)), tasks, hand_over=True)[0])  # without the model
+
+
+def test_the_quickstart_starts_one_host_although_more_fit(one_node: Cluster, out: Path) -> None:
+    config = load_config(QUICKSTART, ["engine=ray"])
+    assert {record.hosts.up for record in run(config, out=out).records} == {1}

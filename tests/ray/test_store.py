@@ -1,5 +1,6 @@
 """All hosts and runs on a node share one copy of the data, as measured in the object store."""
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -8,13 +9,14 @@ import ray
 from ray._private.internal_api import node_stats
 
 from raybcgd import Config, Dataset
-from raybcgd.engine.ray.host_actor import HostActor, opened, packed
+from raybcgd.engine.ray.host_actor import HostActor, opened, submit
 from raybcgd.engine.ray.object_store import put_once
 from raybcgd.experiment import run
 from raybcgd.messages import ClientTask, RoundOrders
 from raybcgd.problem import prepare
 from tests.conftest import ONE_BY_ONE, small
 from tests.ray.conftest import Clusters
+from tests.ray.slow import Slow
 
 pytestmark = pytest.mark.ray
 
@@ -64,8 +66,7 @@ def test_the_hosts_on_a_node_share_one_copy(tmp_path: Path) -> None:
     hosts = [HostActor.remote(problem, ref, str(tmp_path)) for _ in range(3)]
     zero = np.zeros(problem.layout.size, dtype=np.float32)
     shared = ({"x": zero, "c": zero}, RoundOrders(0, lr=0.05))
-    calls = [packed([ClientTask(client, 0)], hand_over=True) for client in range(3)]
-    work = [host.train.remote(shared, call) for call, host in zip(calls, hosts, strict=True)]
+    work = [submit(host, shared, [ClientTask(client, 0)], hand_over=True)[0] for client, host in enumerate(hosts)]
     assert [outcome.error for result in map(opened, ray.get(work)) for outcome in result.outcomes] == [None] * 3
     assert SIZE <= stored() - empty <= SIZE + SLACK
     assert put_once(prepare(config(), dataset=random_images())[1]) == ref, "the same data is not put again"
@@ -84,3 +85,35 @@ def test_the_runs_of_a_driver_share_one_copy(tmp_path: Path) -> None:
 
     assert SIZE <= peak_bytes("fedbcgd+", seed=2) <= SIZE + SLACK, "the data of the previous test was freed"
     assert peak_bytes("fedavg", seed=2) <= SIZE + SLACK, "a second run that reads the data again adds no copy"
+
+
+def test_uploads_leave_the_store_while_the_round_continues(tmp_path: Path) -> None:
+    """Otherwise, a round with large models would fill the store of the head, and spill to its disk."""
+    clients, seen, ended = 30, [], threading.Event()
+    config = small(
+        engine="ray",
+        rounds=1,
+        algorithm={"name": "fedavg", "lr": 0.05},
+        data={"partition": {"kind": "iid", "clients": clients}},
+        cohort={"clients_per_block": None, "clients_per_round": clients},
+        hosts={"count": 1, "aggregation": "coordinator"},
+        local={"steps": 1, **ONE_BY_ONE},
+        checkpoint={"every": 0},
+    )
+
+    def sample() -> None:
+        while not ended.wait(0.01):
+            seen.append(stored())
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    try:
+        # A round takes several seconds: Ray frees objects once per second.
+        result = run(config, module=Slow(width=700, seconds=0.3), out=tmp_path / "run")
+    finally:
+        ended.set()
+    thread.join()
+    uploaded = result.records[-1].traffic.upload_bytes
+    print(f"uploads of a round: {uploaded / 1e6:.0f} MB; peak of the store: {(max(seen) - min(seen)) / 1e6:.0f} MB")
+    assert uploaded > 60e6
+    assert 1e6 < max(seen) - min(seen) < 0.85 * uploaded

@@ -56,6 +56,42 @@ def test_a_job_is_followed_to_its_end_and_its_folder_is_printed(cluster: Head, c
     assert summary["sha256"] == here.summary["sha256"]
 
 
+LOSS = """
+import json, os
+from pathlib import Path
+import torch
+import raybcgd
+
+def loss(outputs, targets, **options):
+    import helper
+    found = {"package": raybcgd.__file__, "helper": helper.__file__, **os.environ}
+    Path(os.environ["FOUND"], f"{os.getpid()}.json").write_text(json.dumps(found))
+    return torch.nn.functional.cross_entropy(outputs, targets, **options)
+"""
+
+
+def test_modules_variables_and_the_package_travel_with_a_job(cluster: Head, config: Path, tmp_path: Path) -> None:
+    """The loss is in the working directory. It notes, in the driver and in a host, where everything is from."""
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/mine.py").write_text(LOSS)
+    there = config.rename(tmp_path / "project/small.toml")
+    for folder in ("helper", "found"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "helper/__init__.py").touch()
+    (tmp_path / "env.yaml").write_text(f"py_modules: [{tmp_path}/helper]\nenv_vars: {{FROM: 7}}\n")
+    arguments = ["--working-dir", str(there.parent), "--runtime-env", str(tmp_path / "env.yaml")]
+    variables = ["--env", "SET=a b=c", "--env", f"FOUND={tmp_path / 'found'}"]
+    settings = ["--set", "rounds=2", "--set", "model.loss=mine:loss"]
+    done = cluster.raybcgd("submit", str(there), "--address", cluster.dashboard, *arguments, *variables, *settings)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = [json.loads(path.read_text()) for path in (tmp_path / "found").iterdir()]
+    assert len(found) >= 2, "the driver and a host"
+    for one in found:
+        assert (one["SET"], one["FROM"]) == ("a b=c", "7")
+        assert "/py_modules_files/" in one["package"], "not the one that is installed on the node"
+        assert "/py_modules_files/" in one["helper"]
+
+
 @pytest.mark.slow
 def test_resume_auto_resumes_the_run_in_the_folder(cluster: Head, config: Path, tmp_path: Path) -> None:
     out = tmp_path / "run with a space"

@@ -49,8 +49,8 @@ def test_a_point_that_fails_for_another_reason_than_its_settings_fails_the_sweep
     done = sweep(config, tmp_path, "--grid", "metrics.host=127.0.0.1,192.0.2.1")
     assert done.exit_code == 1
     (line,) = [line for line in done.output.splitlines() if line.startswith("error: ")]
-    assert line.startswith("error: 1 of 2 points failed, so none is the best, such as host = 192.0.2.1: metrics.host")
-    assert line.endswith(f"repeat the command with --out {tmp_path}/sweep --resume auto to run only these")
+    assert line.startswith("error: 1 of 2 points failed, such as host = 192.0.2.1: metrics.host")
+    assert line.endswith(f"repeat the command with --out {tmp_path}/sweep --resume auto to run only the failed points")
     assert not (tmp_path / "sweep/best.toml").exists()
     finished = (tmp_path / "sweep/000/summary.json").stat().st_mtime_ns
     before = points(tmp_path)[0]
@@ -131,7 +131,9 @@ def test_a_sweep_chooses_on_validation_data_even_if_the_test_data_says_otherwise
     method = {"name": "fedavg"}
     base = small(engine="ray", rounds=3, algorithm=method, data={"validation_share": 0.25}, hosts={"device": "cpu"})
     grid = {"algorithm.lr": [1e-6, 0.3]}
-    found = run_sweep(base, grid, dataset=wrong_test, out=tmp_path / "sweep", progress=False)
+    clients = np.arange(400) % 12
+    found = run_sweep(base, grid, dataset=wrong_test, partition=clients, out=tmp_path / "sweep", progress=False)
+    assert json.loads((tmp_path / "sweep/000/partition.json").read_text())["clients"] == 12
     assert found.best.settings == {"algorithm.lr": 0.3}, "on the test data, learning nothing would win"
     assert found.best.results["best_accuracy"] > 0.7
     assert found.validation_share == 0.25

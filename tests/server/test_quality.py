@@ -1,19 +1,25 @@
-"""What a run measures besides test accuracy and loss: the clients' accuracies and own metrics; and stopping early."""
+"""What a run measures besides test accuracy and loss: the clients' accuracies, custom metrics, and early stopping."""
 
+import io
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor
 
 from raybcgd import ConfigError, run
 from raybcgd.cli.report import report
+from raybcgd.client.host import ClientHost
 from raybcgd.data.normalise import normalise
 from raybcgd.messages import Piece, Score
 from raybcgd.problem import prepare
 from raybcgd.record.rounds import RoundLog
+from raybcgd.report.tables import run_table
 from raybcgd.server.client_quality import client_quality
 from tests.conftest import small
 
@@ -78,5 +84,41 @@ def test_a_run_ends_at_the_target_accuracy_or_when_patience_runs_out(tmp_path: P
     assert [record.quality.accuracy for record in stopped.records] == accuracies[:end]
     again = run(small(rounds=8, budget={"target_accuracy": target}), out=tmp_path / "target", resume=True)
     assert (len(again.records), again.summary["sha256"]) == (end, stopped.summary["sha256"])
+    assert stopped.summary["ended_by"].startswith("budget.target_accuracy = ")
     still = small(rounds=8, algorithm={"name": "fedbcgd+", "lr": 1e-12}, budget={"patience": 2})
     assert len(run(still, out=tmp_path / "patience").records) == 3
+    assert whole.summary["ended_by"] is None
+
+
+def test_an_early_end_is_explained_and_saved_so_that_the_run_can_continue(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = run(small(rounds=5), out=tmp_path / "whole")
+    highest = whole.records[2].quality.accuracy
+    stopped = run(small(rounds=5, budget={"target_accuracy": highest}), out=tmp_path / "run")
+    end = len(stopped.records)
+    assert end < 5
+    assert f"ended after {end} rounds by budget.target_accuracy" in capsys.readouterr().err
+    assert (tmp_path / "run" / "checkpoints" / f"round-{end:06d}").exists()
+    assert run(small(rounds=5), out=tmp_path / "run", resume=True).summary["sha256"] == whole.summary["sha256"]
+    for name, limit in {"upload_d": 0.1, "patience": 2}.items():
+        config = small(rounds=8, algorithm={"name": "fedbcgd+", "lr": 1e-12}, budget={name: limit})
+        summary = run(config, out=tmp_path / name).summary
+        assert summary["ended_by"].startswith(f"budget.{name} = {limit}")
+        assert (tmp_path / name / "checkpoints" / f"round-{summary['rounds']:06d}").exists()
+        console = Console(file=io.StringIO(), width=80)
+        console.print(run_table(summary, tmp_path))
+        assert f"budget.{name} = {limit}" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_time_of_an_evaluation_in_one_process_is_recorded(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluate = ClientHost.evaluate
+
+    def slow(self: ClientHost, *arguments: Any) -> list[Score]:
+        time.sleep(0.2)
+        return evaluate(self, *arguments)
+
+    monkeypatch.setattr(ClientHost, "evaluate", slow)
+    for record in run(small(rounds=2), out=out).records:
+        assert record.timing.stage_seconds["evaluate"] >= 0.2
+        assert record.timing.seconds >= 0.2

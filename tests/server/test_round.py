@@ -45,7 +45,7 @@ def test_a_failing_client_stops_the_run_and_is_named(out: Path, monkeypatch: pyt
     client = first_cohort(config)[2][0]
     change_shard(monkeypatch, client, broken)
     with pytest.raises(
-        RunError, match=rf"client {client} failed in round 0: OSError: the disk is gone .*on_client_error"
+        RunError, match=rf"client {client} failed in round 1: OSError: the disk is gone .*on_client_error"
     ):
         run(config, out=out)
 
@@ -111,7 +111,7 @@ def test_divergence_names_round_client_and_block_and_keeps_the_checkpoint(
 
     change_shard(monkeypatch, client, with_nan)
     with pytest.raises(
-        RunError, match=rf"round 2 diverged: client {client} uploaded non-finite values for block {block}"
+        RunError, match=rf"round 3 diverged: client {client} uploaded non-finite values for block {block}"
     ):
         run(config, out=out)
     assert (out / "checkpoints" / "round-000002" / "manifest.json").exists()
@@ -163,7 +163,7 @@ def test_algorithms_can_be_objects(out: Path) -> None:
 
 
 def test_a_round_that_every_client_misses_stops_the_run(out: Path) -> None:
-    line = r"^all 6 clients of round 0 missed cohort\.deadline_seconds = 1e-09; raise it$"
+    line = r"^all 6 clients of round 1 missed cohort\.deadline_seconds = 1e-09; raise it$"
     with pytest.raises(RunError, match=line):
         run(small(rounds=2, cohort={"deadline_seconds": 1e-9}), out=out)
     assert list(RoundLog(out / "rounds.jsonl")) == []
@@ -173,7 +173,7 @@ def test_a_round_in_which_every_client_fails_stops_the_run(out: Path, monkeypatc
     config = small(rounds=1, cohort={"on_client_error": "drop"}, local={"stack": 0})
     for client, _ in first_cohort(config):
         change_shard(monkeypatch, client, broken)
-    with pytest.raises(RunError, match=r"^all 6 clients of round 0 failed or were late, such as client \d+: OSError: "):
+    with pytest.raises(RunError, match=r"^all 6 clients of round 1 failed or were late, such as client \d+: OSError: "):
         run(config, out=out)
 
 
@@ -182,9 +182,9 @@ def test_a_round_in_which_every_client_fails_stops_the_run(out: Path, monkeypatc
     [
         (
             MemoryError("2 TB"),
-            r"^client {} ran out of memory in round 0: MemoryError: 2 TB .*; lower local\.batch_size",
+            r"^client {} ran out of memory in round 1: MemoryError: 2 TB .*; lower local\.batch_size",
         ),
-        (SystemExit(3), r"^client {} failed in round 0: SystemExit: 3 "),
+        (SystemExit(3), r"^client {} failed in round 1: SystemExit: 3 "),
     ],
 )
 def test_errors_that_are_not_exceptions_of_the_code_name_the_client(

@@ -37,7 +37,7 @@ def cluster(address: str | None, announce: Announcer = ignore) -> Iterator[None]
         _check_reachable(address)
         _check_token(address)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray prints a warning if this is not set
-    # Ray starts processes in advance. They load this while the driver prepares the run.
+    # Ray starts workers in advance. They import these modules while the driver prepares the run.
     os.environ.setdefault("RAY_preload_python_modules", "torch,raybcgd.engine.ray.coordinator")
     os.environ[IMPORT_PATH] = os.pathsep.join([*_script_folders(), *searched])
     logging.getLogger("ray").setLevel(logging.ERROR)
@@ -91,7 +91,7 @@ def _check_reachable(address: str) -> None:
 
 
 def _check_token(address: str) -> None:
-    """Raise an error if a cluster refuses our token. Ray itself would retry for half a minute."""
+    """Raise an error if the cluster refuses our token. Ray itself would retry for half a minute."""
     if "://" in address:
         return
     with _without_stderr(), contextlib.suppress(RayError, ConnectionError):

@@ -1,6 +1,6 @@
 """[Ray] Collect the hosts' partial sums at the end of a round: combined per node, then on the coordinator.
 
-A partial sum of a large model travels in pieces, each an object of its own, so that a host frees what it has sent.
+The partial sum of a large model is sent in pieces, one object each, so that a host can free what it has sent.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from raybcgd.messages import Partial, SumKey
 def collect_node(node: str, actors: Sequence[Any], combine: bool) -> Iterator[Partial]:
     """Yield the partial sums of a node's hosts, piece by piece. If a host is lost, raise before the first piece.
 
-    With `combine`, the sums of the node's hosts are added up on the node, so that each piece travels once.
+    With `combine`, the node adds up the sums of its hosts first, so that it sends each piece only once.
     """
     headers = ray.get([actor.begin_hand_over.remote() for actor in actors])
     pieces: dict[SumKey, list[Any]] = {}
@@ -30,7 +30,7 @@ def collect_node(node: str, actors: Sequence[Any], combine: bool) -> Iterator[Pa
         pieces = {key: [add.remote(*refs)] if len(refs) > 1 else refs for key, refs in pieces.items()}
     refs = [ref for found in pieces.values() for ref in found]
     ray.wait(refs, num_returns=len(refs))
-    ray.get(refs)  # raises an error if a piece was lost: what is merged cannot be taken back
+    ray.get(refs)  # raises an error if a piece was lost, before the first merge: merging cannot be undone
     del refs
     while pieces:
         key, found = pieces.popitem()

@@ -15,6 +15,7 @@ import torch
 from ray.exceptions import RaySystemError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from raybcgd.config import resume_command, run_tables
 from raybcgd.engine.demand import demand
 from raybcgd.engine.ray.cluster import cluster
 from raybcgd.engine.ray.host_actor import freeze_heap
@@ -34,11 +35,11 @@ from raybcgd.storage import RunFolder, slug
 log = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS = 1.0
-"""If no round ends for so long, the driver asks what the run waits for."""
+"""If no round ends for this long, the driver asks what the run is waiting for."""
 _YIELD_SECONDS = 0.1
-"""Minimum time between two messages to the driver. Each takes as long as the coordinator's work for a small round."""
+"""Minimum time between messages to the driver. A message costs the coordinator as much time as a small round."""
 _GRACE_SECONDS = 10.0
-"""Time after a signal for the coordinator to abandon its round and to save a checkpoint."""
+"""Time that the coordinator has after a signal to abandon its round and save a checkpoint."""
 _LOST = (RayDied, RaySystemError, *LOST)
 """The exceptions after which the driver starts a new coordinator."""
 
@@ -61,7 +62,7 @@ class RaySession:
         self._coordinator: Any = None
         self._models: list[np.ndarray] = []
         self._results: Any = None
-        """The coordinator's generator of records, from the first record to the last."""
+        """The coordinator's generator of records. None before the first record and after the last."""
 
     def records(self, announce: Announcer = ignore) -> Iterator[RoundRecord]:
         """Run the remaining rounds and yield their records. If the coordinator or our own Ray dies, resume."""
@@ -80,7 +81,7 @@ class RaySession:
                 self._models = get(self._coordinator.models.remote())
                 return
             except (RayTaskError, *_LOST) as error:
-                if isinstance(error, RayTaskError) and not dead():  # if Ray is dead, the error is its consequence
+                if isinstance(error, RayTaskError) and not dead():  # a dead Ray causes such errors too
                     raise _unwrapped(error) from None
                 deaths += 1
                 self._recover(error, deaths, announce)
@@ -92,8 +93,8 @@ class RaySession:
         what, cause = ("Ray", died) if died else ("the coordinator", last_line(error))
         if deaths > self._problem.config.hosts.max_retries:
             raise RunError(
-                f"{what} died {deaths} times without finishing a round ({cause}); continue with `raybcgd resume "
-                f"{self._folder.path}`"
+                f"{what} died {deaths} times without finishing a round ({cause}); continue with "
+                f"`{resume_command(run_tables(self._folder), self._folder)}`"
             ) from None
         log.warning("%s died or did not start (%s); starting it again", what, cause)
         coordinator, self._coordinator = self._coordinator, None
@@ -107,7 +108,7 @@ class RaySession:
         self._resume = True
 
     def _start_coordinator(self) -> int:
-        """Start the coordinator on this node, and return how many rounds are done."""
+        """Start the coordinator on this node. Return how many rounds are done."""
         this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self._name = f"raybcgd-{slug(self._folder.run_name)}-{secrets.token_hex(2)}"
         options = Coordinator.options(name=f"{self._name}-coordinator", scheduling_strategy=this_node)  # type: ignore[attr-defined]
@@ -119,7 +120,7 @@ class RaySession:
         return done
 
     def _batches(self, announce: Announcer) -> Iterator[list[RoundRecord]]:
-        """Run the rounds and yield their records as they arrive. Announce what they wait for, if that takes long."""
+        """Run the rounds and yield their records as they arrive. Announce what a long wait is for."""
         results = self._coordinator.run.remote()
         announced = None
         while True:
@@ -141,19 +142,19 @@ class RaySession:
         return self._models
 
     def close(self) -> None:
-        """Stop the coordinator, and with it all hosts. After a signal, let it save the checkpoint that is due first."""
+        """Stop the coordinator, and with it all hosts. After a signal, first let it save a checkpoint if one is due."""
         if self._coordinator is not None:
             if self._results is not None and isinstance(sys.exception(), KeyboardInterrupt):
-                ray.cancel(self._results, recursive=False)  # the calls to the hosts may end
-                ray.wait([self._coordinator.__ray_ready__.remote()], timeout=_GRACE_SECONDS)  # after `run`
+                ray.cancel(self._results, recursive=False)  # does not cancel the calls to the hosts
+                ray.wait([self._coordinator.__ray_ready__.remote()], timeout=_GRACE_SECONDS)  # returns after `run`
             ray.kill(self._coordinator)
             self._coordinator = None
-            # A coordinator that is killed, for example after Ctrl-C, leaves its discovery file behind.
+            # A killed coordinator, for example after Ctrl-C, leaves its discovery file behind.
             withdraw(self._problem.config.metrics, self._folder)
 
 
 def in_batches(records: Iterable[RoundRecord], seconds: float) -> Iterator[list[RoundRecord]]:
-    """Yield records in lists, at most one list every `seconds`. An error is raised after the records before it."""
+    """Yield records in lists, at most one list every `seconds`. Before an error is raised, yield the rest."""
     ready: list[RoundRecord] = []
     sent = float("-inf")
     try:

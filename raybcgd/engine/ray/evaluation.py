@@ -1,4 +1,4 @@
-"""[Ray] Evaluate models on the client hosts, and repeat what is lost with a host."""
+"""[Ray] Evaluate models on the client hosts, and retry calls that are lost with a host."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,14 +30,14 @@ def evaluate(
 def _scores(
     hosts: HostGroup, pieces: Sequence[Piece], number: int, ref: Any, models_ref: Any, max_retries: int
 ) -> list[Score]:
-    """Wait for the scores of a call, and repeat it on another host if its host is lost or its device fails."""
+    """Wait for the scores of a call, and retry it on another host if its host is lost or its device fails."""
     for attempt in range(max_retries + 1):
         try:
             scores: list[Score] | HostLost = ray.get(ref)
             if not isinstance(scores, HostLost):
                 return scores
             last = scores.cause
-            if number in hosts.all and not hosts.all[number].unfinished:  # otherwise, its next call finds out
+            if number in hosts.all and not hosts.all[number].unfinished:  # otherwise, its next call reports it
                 hosts.replace(number)
         except LOST as error:
             last = last_line(error)

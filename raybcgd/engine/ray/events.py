@@ -1,4 +1,4 @@
-"""[Ray] Wait for calls that end and for hosts that start, and stop waiting when the driver cancels the run."""
+"""[Ray] Wait for calls to end and for hosts to start, and stop waiting when the driver cancels the run."""
 
 import math
 import queue
@@ -7,22 +7,22 @@ from collections.abc import Callable
 from typing import Any
 
 _CANCEL_SECONDS = 0.5
-"""Time between two checks, during a long wait, whether the driver has canceled the run."""
+"""How often to check, during a long wait, whether the driver has canceled the run."""
 
 
 class Events:
-    """The results that arrived. Each costs the same for any number of hosts, unlike `ray.wait`."""
+    """The results that have arrived. Waiting does not take longer with more hosts, unlike with `ray.wait`."""
 
     def __init__(self, canceled: Callable[[], bool]) -> None:
         self._canceled = canceled
         self._arrived: queue.SimpleQueue[tuple[int, Any, Any]] = queue.SimpleQueue()
 
     def watch(self, number: int, ref: Any) -> None:
-        """Wait for a result of host `number`."""
+        """Add a result of host `number` to the queue when it arrives."""
         ref.future().add_done_callback(lambda future: self._arrived.put((number, ref, future)))
 
     def next(self, seconds: float = math.inf) -> tuple[int, Any, Any] | None:
-        """Return (host, reference, future) of the next result, or None if none arrives within some seconds."""
+        """Return (host, reference, future) of the next result, or None if none arrives in time."""
         deadline = time.monotonic() + seconds
         while True:
             left = max(0.0, deadline - time.monotonic())

@@ -1,4 +1,4 @@
-"""[Ray] The client host as an actor, on its share of a device."""
+"""[Ray] A client host as an actor, on its share of a device."""
 
 import gc
 import logging
@@ -25,11 +25,15 @@ Shared = tuple[Mapping[str, np.ndarray], RoundOrders]
 """What all calls of a round share: the broadcast and the orders."""
 
 _INLINE_BYTES = 2**16
-"""A broadcast up to this size travels with every call. Ray sends arguments of up to 100 kB without its object store."""
+"""A broadcast up to this size is sent with every call. Ray sends objects up to 100 kB without its object store."""
+_OUTCOMES_BYTES = 2**10
+"""Room for the numbers that come with a partial sum."""
+_MAX_PARTS = 8
+"""Maximum number of parts of a reply. Larger replies go through the object store, which copies less."""
 
 
 def share(broadcast: Mapping[str, np.ndarray], orders: RoundOrders) -> Any:
-    """Return the argument `shared` of `HostActor.train`: bytes if they are few, or else a reference to an object."""
+    """Return the argument `shared` of `HostActor.train`: bytes if it is small, otherwise an object reference."""
     if sum(vector.nbytes for vector in broadcast.values()) > _INLINE_BYTES:
         return ray.put((dict(broadcast), orders))
     return pickle.dumps((dict(broadcast), orders), protocol=5)
@@ -41,27 +45,47 @@ def received(shared: Shared | bytes) -> Shared:
     return found
 
 
-def packed(tasks: Sequence[ClientTask], hand_over: bool, alone: bool = False) -> bytes:
-    """Return the arguments of a training call as bytes. Ray takes three times as long to serialise them."""
-    return pickle.dumps((tasks, hand_over, alone))
+def submit(
+    actor: Any, shared: Any, tasks: Sequence[ClientTask], hand_over: bool, alone: bool = False, parts: int = 1
+) -> tuple[Any, list[Any]]:
+    """Submit a training call. Return references to the first part of its reply and to the others.
+
+    The arguments are sent as bytes. Ray's own serialisation takes three times as long.
+    """
+    call = pickle.dumps((tasks, hand_over, alone))
+    if parts == 1:
+        return actor.train.remote(shared, call), []
+    first, *others = actor.train.options(num_returns=parts).remote(shared, call, parts)
+    return first, others
 
 
-def replied(result: CallResult) -> CallResult | bytes:
-    """Return the result of a training call as bytes if it is small, see `packed`. Large arrays stay out of them."""
+def reply_parts(sums_bytes: int) -> int:
+    """Return the number of parts of a reply: enough for Ray to send each without its object store, or 1 if too many."""
+    parts = -(-(sums_bytes + _OUTCOMES_BYTES) // _INLINE_BYTES)
+    return parts if parts <= _MAX_PARTS else 1
+
+
+def replied(result: CallResult, parts: int) -> Any:
+    """Return the reply to a training call: its parts as bytes, or the whole result if it is too large for them."""
     sums = {} if result.partial is None else result.partial.sums
     size = sum(array.nbytes for levels in sums.values() for array in levels.values())
     payloads = any(outcome.payload is not None for outcome in result.outcomes)
-    return result if payloads or size > _INLINE_BYTES else pickle.dumps(result, protocol=5)
+    if payloads or size > parts * _INLINE_BYTES:
+        return result if parts == 1 else (result, *[b""] * (parts - 1))
+    content = memoryview(pickle.dumps(result, protocol=5))
+    step = -(-len(content) // parts)
+    cut = [bytes(content[start : start + step]) for start in range(0, parts * step, step)]
+    return cut[0] if parts == 1 else tuple(cut)
 
 
-def opened(reply: CallResult | bytes) -> CallResult:
-    """Return the result in a reply to a training call."""
-    result: CallResult = pickle.loads(reply) if isinstance(reply, bytes) else reply
+def opened(reply: CallResult | bytes, *others: bytes) -> CallResult:
+    """Return the result that `replied` packed."""
+    result: CallResult = pickle.loads(b"".join((reply, *others))) if isinstance(reply, bytes) else reply
     return result
 
 
 def freeze_heap() -> None:
-    """Exempt all present objects from garbage collection. Otherwise it takes a tenth of the time of short rounds."""
+    """Exempt all current objects from garbage collection, which otherwise takes a tenth of the time of short rounds."""
     gc.collect()
     gc.freeze()
 
@@ -71,7 +95,7 @@ class HostPlace(NamedTuple):
 
     node: str
     gpus: tuple[str, ...]
-    """The GPUs that the host has a share of."""
+    """The GPUs that the host uses, or has a share of."""
     sees_states: bool
     """Whether the host can reach the folder of client states that the coordinator created."""
     no_device: str | None = None
@@ -80,19 +104,19 @@ class HostPlace(NamedTuple):
 
 @contextmanager
 def _ending_if_broken() -> Iterator[None]:
-    """End this process if its device is broken, so that the pool replaces it like any lost host."""
+    """Exit this process if its device is broken, so that the pool replaces it like any lost host."""
     try:
         yield
     except Exception as error:
         if is_fatal(error):
-            log.error("the accelerator failed, so this host ends: %s", named_line(error))
+            log.error("the accelerator failed; this host exits: %s", named_line(error))
             ray.actor.exit_actor()  # type: ignore[no-untyped-call]
         raise
 
 
 @ray.remote(max_restarts=0, max_task_retries=0)
 class HostActor:
-    """A client host. Ray does not restart it: the pool starts a new one and repeats the lost tasks."""
+    """A client host. Ray does not restart it: the pool starts a new one and retries the lost tasks."""
 
     def __init__(
         self, problem: Problem, data: Data, state_address: str, pulse: tuple[PulseAddress, int] | None = None
@@ -114,7 +138,7 @@ class HostActor:
             hosts = problem.config.hosts
             limit_share(device or CPU, context.get_assigned_resources().get("GPU", 0.0))  # type: ignore[no-untyped-call]
             self._settings = deterministic(device or CPU, hosts.determinism == "strict", hosts.allow_tf32)
-            self._settings.__enter__()  # for the life of the process
+            self._settings.__enter__()  # never exited: for the life of the process
             self._host = ClientHost(problem, data, state_address, device or CPU, interruptible=False)
         freeze_heap()
         if pulse is not None:
@@ -122,21 +146,21 @@ class HostActor:
 
     def __repr__(self) -> str:
         last = self._last_call
-        done = "" if last is None else f", round {last[0]}, clients {', '.join(map(str, last[1]))}"
+        done = "" if last is None else f", round {last[0] + 1}, clients {', '.join(map(str, last[1]))}"
         return f"{self._name} on {f'GPU {gpus}' if (gpus := ', '.join(self._place.gpus)) else 'the CPU'}{done}"
 
     def place(self) -> HostPlace:
         """Return where the host runs. The reply also shows that the host is up."""
         return self._place
 
-    def train(self, shared: Shared | bytes, call: bytes) -> CallResult | bytes:
-        """Run tasks; see `ClientHost.train`. `shared` is from `share`, `call` from `packed`."""
+    def train(self, shared: Shared | bytes, call: bytes, parts: int = 1) -> Any:
+        """Run tasks; see `ClientHost.train` and `submit`. `replied` makes the reply."""
         (down, orders), (tasks, *how) = received(shared), pickle.loads(call)
         self._last_call = orders.round_index, [task.client for task in tasks]
-        return replied(self._host.train(tasks, down, orders, *how))
+        return replied(self._host.train(tasks, down, orders, *how), parts)
 
     def begin_hand_over(self) -> tuple[tuple[int, ...], tuple[SumKey, ...]]:
-        """Wait until all new states are stored. Return the clients and the pieces of the partial sum."""
+        """Wait until all new states are stored. Return the clients of the partial sum, and the keys of its pieces."""
         with _ending_if_broken():
             return self._host.begin_hand_over()
 

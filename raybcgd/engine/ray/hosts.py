@@ -16,6 +16,7 @@ from ray.exceptions import (
     GetTimeoutError,
     ObjectLostError,
     RayActorError,
+    RayTaskError,
     TaskUnschedulableError,
     WorkerCrashedError,
 )
@@ -44,17 +45,17 @@ LOST = (
 )
 """The exceptions that a call raises if its host is lost."""
 IDLE_SECONDS = 30.0
-"""A host without work that does not answer for so long is replaced."""
+"""An idle host that does not answer for this long is replaced."""
 _NODE_CHECK_SECONDS = 1.0
 """Time between two checks for new nodes."""
 _START_SECONDS = 20.0
-"""If no host came up for so long, the others probably wait for room on a node."""
+"""If no host has come up for this long, the pending ones are probably waiting for room on a node."""
 _KEEP_ROUNDS = 10
 """Rounds for which an idle host is kept, because cohorts differ and new hosts are slow to start."""
 
 
 def retry_delay(failures: int) -> float:
-    """Return the seconds to wait after a failed start. A very busy machine may need a while to start processes."""
+    """Return the seconds to wait after a failed start. A busy machine may need a while to start processes."""
     return min(30.0, 2.0 ** (failures - 1) - 1.0)
 
 
@@ -66,13 +67,13 @@ class Host:
     """Stays the same when a lost host is replaced."""
     actor: Any
     ready: Any
-    """Reference of the call that returns `place`."""
+    """Reference to the call that returns `place`."""
     place: HostPlace | None = None
     load: HostLoad = field(default_factory=HostLoad)
     calls: dict[Any, list[ClientTask]] = field(default_factory=dict)
     """Training calls in flight and their tasks."""
     isolates: bool = False
-    """Whether the call in flight is that of a task which has to run alone."""
+    """Whether the call in flight runs a suspect's task, alone."""
     kept: list[ClientTask] = field(default_factory=list)
     """Finished tasks whose uploads are only in the host's partial sum. They are lost with the host."""
 
@@ -88,7 +89,7 @@ class Host:
 
 
 class HostGroup:
-    """The hosts of a run by number. A replacement keeps the slot and gets a new number."""
+    """The hosts of a run, by number. A replacement keeps the slot and gets a new number."""
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class HostGroup:
         demand: Demand | None = None,
         name: str = "raybcgd",
     ) -> None:
-        """Start the hosts. Without a demand, they request no memory. Names of actors start with `name`."""
+        """Start the hosts. Without a demand, they request memory only if configured. Actor names start with `name`."""
         self._problem, self._data_ref, self._state_address = problem, data_ref, state_address
         self._actor_class, self._name = actor_class, name
         self._config = problem.config.hosts
@@ -112,7 +113,7 @@ class HostGroup:
             self._useful = min(self._useful, demand.hosts)
         self._wanted = host_count(self._config, self._needs, nodes, self._useful, problem.clients)
         self.fixed_homes = self._config.clients_per_host is not None
-        # With an autoscaler, nodes come later; and fixed hosts must fit on fewer nodes if one is lost.
+        # Not with an autoscaler, whose nodes come later, nor with fixed homes, which need spare room if a node is lost.
         if self._config.spread and self._config.max_count is None and not self.fixed_homes:
             self._needs = spread(self._needs, nodes, self._wanted)
         self.all: dict[int, Host] = {}
@@ -120,7 +121,7 @@ class HostGroup:
         self.lost = 0
         """Hosts that were up and had to be replaced."""
         self.hung: set[int] = set()
-        """Clients that were running on a host that did not return. They run alone, until one of their tasks ends."""
+        """Clients that were running on a host that did not return. They run alone until a task of theirs ends."""
         self._last_change = time.monotonic()
         self._numbers = itertools.count()
         self._pulses = Pulses(self._config.silence_seconds)
@@ -154,12 +155,12 @@ class HostGroup:
         return LiveHosts(up, len(hosts) - up, self.lost)
 
     def status(self) -> HostStatus:
-        """Return what the run waits for. Other threads may call this at any time."""
+        """Return what the run is waiting for. Other threads may call this at any time."""
         up, pending, _ = self.live()
         if not pending:
             return HostStatus(up, "")
         room = sum(self._needs.capacity(node) for node in node_resources())
-        # Ray does not tell whether a host waits for room that another run has, or its process starts.
+        # Ray does not tell whether a host is waiting for room that another run uses, or starting its process.
         waits = room < up + pending or time.monotonic() - self._last_change > _START_SECONDS
         node = f", waiting for a node with room for {self._needs.describe()}" if waits else ""
         return HostStatus(up, f"{up} of {up + pending} hosts up{node}")
@@ -169,7 +170,7 @@ class HostGroup:
         return [number for number, host in self.all.items() if host.place is not None]
 
     def load(self) -> dict[str, Any]:
-        """Return the memory of all hosts together, and their kinds of devices."""
+        """Return the total memory use of all hosts, and their kinds of devices."""
         loads = [host.load for host in self.all.values()]
         on_devices = [load for load in loads if load.device_memory_bytes is not None]
         return {
@@ -216,7 +217,7 @@ class HostGroup:
                 cause = last_line(error)
                 raise RunError(f"a host failed to start more than hosts.max_retries = {limit} times: {cause}") from None
             again_after = retry_delay(self._failed_starts[host.slot])
-            log.warning("a host failed to start (%s); trying again in %g s", last_line(error), again_after)
+            log.warning("a host failed to start (%s); retrying in %g s", last_line(error), again_after)
             time.sleep(again_after)
             self.replace(number)
             return False
@@ -243,7 +244,7 @@ class HostGroup:
     def replace(self, number: int) -> list[ClientTask]:
         """Start a new host in place of a lost one, and return the lost tasks."""
         host = self._remove(number)
-        ray.kill(host.actor)  # an unreachable host that is not dead would keep its resources
+        ray.kill(host.actor)  # if it is unreachable but alive, it would keep its resources
         self.lost += host.place is not None  # a failed start is not a lost host
         self._start(host.slot)
         return host.unfinished
@@ -267,7 +268,7 @@ class HostGroup:
         elif not self.fixed_homes:
             self._recently_useful.append(useful_hosts(steps, self._problem.stack))
             target = min(self._config.max_count, max(self._recently_useful))
-            # The autoscaler adds nodes for pending actors; request_resources() would be shared by all runs.
+            # The autoscaler adds nodes for pending actors. request_resources() would apply to all runs.
             for _ in range(target - len(self.all)):
                 self._start(max(self.in_slot, default=-1) + 1)
             if len(self._recently_useful) == _KEEP_ROUNDS:
@@ -283,7 +284,7 @@ class HostGroup:
             self._start(max(self.in_slot) + 1)
 
     def _release(self, count: int) -> None:
-        """Stop hosts: first those without a node, then those on the node with the fewest hosts, to make nodes idle."""
+        """Stop hosts: first those without a node, then those on the node with the fewest hosts, to free whole nodes."""
         for _ in range(count):
             per_node = Counter(host.place.node for host in self.all.values() if host.place is not None)
             number = min(self.all, key=lambda n: per_node[place.node] if (place := self.all[n].place) else 0)
@@ -295,7 +296,7 @@ class HostGroup:
                 host.actor.__ray_terminate__.remote()  # after any evaluation in progress
 
     def end_calls(self, seconds: float) -> None:
-        """Cancel the calls that a round left behind at its deadline. Replace hosts that stay busy for longer."""
+        """Cancel the calls still running at a round's deadline. Replace hosts that are still busy after `seconds`."""
         running = {number: next(iter(host.calls.values())) for number, host in self.all.items() if host.calls}
         asked = {number: host.actor.place.remote() for number, host in self.all.items() if host.calls}
         self.cancel_calls()
@@ -306,12 +307,12 @@ class HostGroup:
             try:
                 ray.get(ref, timeout=0 if ref not in answered else None)
             except (*LOST, GetTimeoutError):
-                log.warning("host %d did not return within %g s after the deadline; it is replaced", number, seconds)
+                log.warning("host %d did not return within %g s of the deadline; replacing it", number, seconds)
                 self.hung.update(task.client for task in running[number])
                 self.replace(number)
 
     def cancel_calls(self) -> None:
-        """Cancel the calls that a round left behind."""
+        """Cancel the calls still running from the last round."""
         for host in self.all.values():
             for ref in host.calls:
                 ray.cancel(ref)
@@ -325,3 +326,9 @@ class HostGroup:
         for host in self.all.values():
             ray.kill(host.actor)
         self.all.clear()
+
+
+def unwrapped(error: RayTaskError) -> Exception:
+    """Return the exception that Ray wrapped, if it is one of ours."""
+    cause = getattr(error, "cause", error)
+    return cause if isinstance(cause, (RunError, ConfigError)) else error

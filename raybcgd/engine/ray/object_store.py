@@ -16,7 +16,7 @@ def put_once(data: Data) -> Any:
     """Put the data into the object store, unless the same data is already there, and return its reference."""
     global _latest
     context = ray.get_runtime_context()
-    # The key includes node and job, because objects are gone after a restart of Ray.
+    # The key includes node and job, because a restart of Ray loses all objects.
     key = (context.get_node_id(), context.get_job_id(), _digest(data))
     if _latest is None or _latest[0] != key:
         _latest = None  # free the old data first

@@ -1,4 +1,4 @@
-"""[Ray] The Ray that a run starts on this machine: start it, notice its death, start it again, and end all of it."""
+"""[Ray] The local Ray that a run starts: start it, notice if it dies, restart it, and end all of its processes."""
 
 import contextlib
 import logging
@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 _CHECK_SECONDS = 0.5
 """Time between two checks of Ray's processes while the driver waits for a result."""
 _QUIET_SECONDS = 0.5
-"""How long no process must be found at the end. One that replaces its program has no environment for a moment."""
+"""Processes have ended if none is found for this long. During an exec, a process has no environment for a moment."""
 _STARTS = 3
-"""How often Ray is started before the run gives up."""
+"""Number of attempts to start Ray before the run gives up."""
 _VITAL = ("gcs_server", "raylet")
-"""The processes without which Ray does not work. It does not restart them, and its calls wait for them for a minute."""
+"""The processes that Ray cannot work without. It does not restart them, and its calls wait for them for a minute."""
 
 
 class RayDied(Exception):
@@ -31,7 +31,7 @@ class RayDied(Exception):
 
 
 class OwnRay:
-    """A Ray whose processes have a mark in their environment, so that all of them are found, and no others."""
+    """A local Ray whose processes have a mark in their environment, which identifies exactly these processes."""
 
     def __init__(self, join: Callable[[], None]) -> None:
         self._join, self._mark = join, secrets.token_hex(16)
@@ -58,24 +58,28 @@ class OwnRay:
                 return
             except ConfigError:
                 raise
-            except Exception as error:  # Ray raises many kinds if one of its processes dies or is too slow
+            except Exception as error:  # Ray raises many types if one of its processes dies or is too slow
                 self._end()
                 cause = last_line(error)
                 if attempt == _STARTS:
                     raise RunError(f"Ray did not start on this machine ({cause}); see its logs in {_logs()}") from None
-                log.warning("Ray did not start (%s); trying again", cause)
+                log.warning("Ray did not start (%s); retrying", cause)
 
     @contextlib.contextmanager
     def _marking(self) -> Iterator[None]:
-        """Set the mark while Ray starts. What else the driver starts later must not have it."""
-        outer = os.environ.get(MARK)
-        os.environ[MARK] = self._mark
+        """Set the mark while Ray starts. Processes that the driver starts later must not have it.
+
+        Ray's agents change their titles, which overwrites a part of their environment unless SPT_NOENV is set.
+        """
+        outer = {name: os.environ.get(name) for name in (MARK, "SPT_NOENV")}
+        os.environ |= {MARK: self._mark, "SPT_NOENV": "1"}
         try:
             yield
         finally:
-            del os.environ[MARK]
-            if outer is not None:
-                os.environ[MARK] = outer
+            for name, value in outer.items():
+                del os.environ[name]
+                if value is not None:
+                    os.environ[name] = value
 
     def _end(self) -> None:
         with delayed():
@@ -108,13 +112,13 @@ def dead() -> str | None:
 
 
 def restart() -> None:
-    """End all processes of our own Ray, which may still work on the run, and start new ones."""
+    """End all processes of our own Ray, some of which may still be working on the run, and start new ones."""
     assert _current is not None
     _current.restart()
 
 
 def wait(result: Any, seconds: float) -> bool:
-    """Wait some seconds for the result of a call. Return whether it is there. Raise RayDied if our own Ray died."""
+    """Wait some seconds for the result of a call. Return whether it has arrived. Raise RayDied if our own Ray died."""
     if _current is None:
         return bool(ray.wait([result], timeout=seconds)[0])
     deadline = time.monotonic() + seconds
@@ -134,7 +138,7 @@ def get(ref: Any) -> Any:
 
 
 def _silence() -> None:
-    """Stop Ray's thread that prints pages about dead processes. The run reports them in a line."""
+    """Stop Ray's thread that prints pages of text about dead processes. The run reports them in one line."""
     worker: Any = ray._private.worker.global_worker
     worker.threads_stopped.set()
     worker.gcs_error_subscriber.close()

@@ -13,9 +13,12 @@ from raybcgd.messages import ClientTask
 from raybcgd.problem import Problem
 
 _SPARE_HOSTS = 1.25
-"""Clients do not divide evenly among hosts. With 25 % spare hosts, a round takes no longer than its slowest client."""
+"""Clients do not divide evenly among hosts. With 25 % more hosts, a round takes no longer than its slowest client."""
 _SMALL_SUMS_BYTES = 2**24
-"""Hosts add up uploads if all sums together are smaller than this, whatever the size of the uploads."""
+"""Hosts add up uploads if all sums together are at most this large, whatever the size of the uploads."""
+PIECEWISE_BYTES = 2**26
+"""Partial sums above this size are combined per node and collected in pieces when a round ends. Smaller ones
+are returned by each host's last call."""
 
 
 class HostNeeds(NamedTuple):
@@ -31,7 +34,7 @@ class HostNeeds(NamedTuple):
         if self.num_gpus >= 1:
             limits.append(int(node.get("GPU", 0) / self.num_gpus))
         elif self.num_gpus:
-            # A fraction never spans two GPUs: seven hosts of 0.3 do not fit on two GPUs.
+            # A fraction never spans two GPUs: five hosts of 0.4 do not fit on two GPUs.
             limits.append(int(node.get("GPU", 0)) * int(1 / self.num_gpus + 1e-9))
         if self.memory_bytes and "memory" in node:
             limits.append(int(node["memory"] // self.memory_bytes))
@@ -45,7 +48,7 @@ class HostNeeds(NamedTuple):
 
 
 def host_needs(config: HostsConfig, nodes: Sequence[Mapping[str, float]], demand: Demand | None = None) -> HostNeeds:
-    """Return the resources that a host requests on a cluster of these nodes. Without a demand, that is no memory."""
+    """Return the resources that a host requests. Without a demand, it requests memory only if the config sets it."""
     has_gpus = any(node.get("GPU", 0) > 0 for node in nodes)
     on_gpu = config.num_gpus > 0 and (config.device == "gpu" or (config.device == "auto" and has_gpus))
     cpus = config.num_cpus if config.num_cpus is not None else (0.0 if on_gpu else 1.0)
@@ -55,15 +58,15 @@ def host_needs(config: HostsConfig, nodes: Sequence[Mapping[str, float]], demand
     if demand is None or config.clients_per_host is not None:
         return needs
     estimated = needs._replace(memory_bytes=demand.gpu_bytes if on_gpu else demand.cpu_bytes)
-    # An estimate must not keep a run from starting. With an autoscaler, it decides how many nodes start.
+    # An estimate must not keep a run from starting. An autoscaler needs it to decide how many nodes to start.
     fits = sum(map(estimated.capacity, nodes)) >= (config.count or 1)
     return estimated if fits or config.max_count is not None else needs
 
 
 def spread(needs: HostNeeds, nodes: Sequence[Mapping[str, float]], hosts: int) -> HostNeeds:
-    """Return the needs with the largest share of a GPU with which this many hosts fit on these nodes.
+    """Return the needs with the largest share of a GPU for which this many hosts fit on these nodes.
 
-    Ray fills one GPU of a node before the next, unless two hosts do not fit on it.
+    Otherwise, Ray would put as many hosts as fit on one GPU before it uses the next.
     """
     if not 0 < needs.num_gpus < 1:
         return needs
@@ -81,13 +84,15 @@ def useful_hosts(steps: Sequence[float], stack: int) -> int:
     return max(1, min(-(-len(steps) // rows), math.ceil(_SPARE_HOSTS * sum(steps) / (rows * max(steps)))))
 
 
-def sums_at_hosts(problem: Problem, tasks: Sequence[ClientTask], hosts: int) -> tuple[bool, int]:
-    """Return whether the hosts add up the uploads of these tasks, and the size of a host's sums in bytes."""
+def sums_at_hosts(problem: Problem, tasks: Sequence[ClientTask], nodes: Sequence[str]) -> tuple[bool, int]:
+    """Return whether the hosts, on these nodes, add up the uploads of these tasks, and the bytes of a host's sums."""
     wire, terms = problem.wire, declared(problem.algorithm.terms_type)
     sums = 8 * problem.layout.size * sum(field.per_coordinate for field in terms)  # in float64
     uploads = sum(count * wire.uncoded_bytes(block) for block, count in Counter(task.block for task in tasks).items())
     wanted = problem.config.hosts.aggregation
-    fewer_bytes = hosts * sums <= max(uploads, _SMALL_SUMS_BYTES)
+    combined = len(set(nodes)) > 1 and sums > PIECEWISE_BYTES and problem.config.cohort.deadline_seconds is None
+    sent = len(set(nodes)) if combined else len(nodes)
+    fewer_bytes = sent * sums <= max(uploads, _SMALL_SUMS_BYTES)
     return wanted == "hosts" or (wanted == "auto" and fewer_bytes), sums
 
 

@@ -1,4 +1,4 @@
-"""[Ray] The pool, which runs tasks and evaluations on the client hosts and repeats work that is lost with a host."""
+"""[Ray] The pool, which runs tasks and evaluations on the client hosts and retries work that is lost with a host."""
 
 import math
 import time
@@ -16,13 +16,13 @@ from torch import Tensor
 from raybcgd.engine.ray.collection import collect_node
 from raybcgd.engine.ray.evaluation import evaluate
 from raybcgd.engine.ray.events import Events
-from raybcgd.engine.ray.host_actor import opened, packed, share
-from raybcgd.engine.ray.hosts import IDLE_SECONDS, LOST, Host, HostGroup
+from raybcgd.engine.ray.host_actor import opened, reply_parts, share, submit
+from raybcgd.engine.ray.hosts import IDLE_SECONDS, LOST, Host, HostGroup, unwrapped
 from raybcgd.engine.ray.object_store import store_usage
-from raybcgd.engine.ray.placement import sums_at_hosts
+from raybcgd.engine.ray.placement import PIECEWISE_BYTES, sums_at_hosts
 from raybcgd.engine.ray.scheduling import TaskQueues, TaskTimes
 from raybcgd.engine.ray.suspects import Suspects
-from raybcgd.errors import ConfigError, RunError, last_line
+from raybcgd.errors import RunError, last_line
 from raybcgd.messages import FRESH, ClientTask, HostLost, Outcome, Piece, RoundOrders, Score
 from raybcgd.problem import Problem
 from raybcgd.record.rounds import Hosts
@@ -33,9 +33,7 @@ _CALLS_IN_FLIGHT = 2
 _USAGE_SECONDS = 15.0
 """Minimum time between measurements of the object store. More frequent ones would slow down short rounds."""
 _GRACE_SECONDS = 1.0
-"""Time after a deadline, in addition to the deadline itself, after which a host that is still busy is replaced."""
-_PIECEWISE_BYTES = 2**26
-"""Partial sums larger than this are collected in pieces at the end of a round. Smaller ones come with the last call."""
+"""A host that is still busy at the deadline is replaced after another `deadline_seconds` plus this time."""
 
 
 @dataclass
@@ -47,7 +45,7 @@ class _Training:
     shared: Any
     """The broadcast and the orders, which all calls share."""
     deadline: float | None
-    """Time on the monotonic clock. None: wait for all tasks."""
+    """On the monotonic clock. None: wait for all tasks."""
     queues: TaskQueues
     each_call_hands_over: bool
     """Whether every call returns its partial sum. Otherwise only the last call of a host does."""
@@ -56,14 +54,18 @@ class _Training:
     suspects: Suspects
     open_clients: set[int]
     """Clients whose upload has not arrived."""
+    reply_parts: int
+    """Number of parts of a reply with a partial sum."""
     calls: int = 0
     """Calls in flight."""
+    other_parts: dict[Any, list[Any]] = field(default_factory=dict)
+    """References to the other parts of each reply, keyed by the reference to its first part."""
     alone: bool = False
     """Train clients one by one, because one of them breaks its host's device."""
     times_lost: Counter[int] = field(default_factory=Counter)
     """How often each client's task was lost with its host."""
     watched: set[int] = field(default_factory=set)
-    """Starting hosts that are already waited for."""
+    """Starting hosts that the pool is already waiting for."""
 
 
 class RayPool:
@@ -93,10 +95,10 @@ class RayPool:
         self.live = self.hosts.live
 
     def train(self, work: RoundWork, inbox: Inbox) -> None:
-        """Run all tasks on the hosts and pass their results on as they arrive."""
+        """Run all tasks on the hosts and pass their results to the inbox as they arrive."""
         self._events.raise_if_canceled()
         training = self._begin(work, inbox)
-        inbox.wait()
+        inbox.meanwhile()
         while training.open_clients:
             if training.piecewise and not (training.calls or training.queues.num_waiting or training.suspects.tasks):
                 self._collect(training)
@@ -123,12 +125,13 @@ class RayPool:
         # The deadline starts here, so that waiting for a node does not make clients late.
         deadline = None if work.deadline_seconds is None else time.monotonic() + work.deadline_seconds
         problem, up = self._problem, self.hosts.up()
-        reduce, sums_bytes = sums_at_hosts(problem, work.tasks, len(up))
+        nodes = [host.place.node for host in self.hosts.all.values() if host.place is not None]
+        reduce, sums_bytes = sums_at_hosts(problem, work.tasks, nodes)
         orders = work.orders._replace(reduce=reduce)
         began = time.perf_counter()
         shared = share({name: np.asarray(vector) for name, vector in work.broadcast.items()}, orders)
         self._broadcast_seconds = time.perf_counter() - began
-        by_block = problem.algorithm.blockwise and not problem.keeps_state and sums_bytes > _PIECEWISE_BYTES
+        by_block = problem.algorithm.blockwise and not problem.keeps_state and sums_bytes > PIECEWISE_BYTES
         training = _Training(
             inbox,
             orders,
@@ -136,14 +139,15 @@ class RayPool:
             deadline,
             TaskQueues(self.hosts.fixed_homes, problem.stack, by_block),
             each_call_hands_over=not reduce or deadline is not None,
-            piecewise=reduce and deadline is None and sums_bytes > _PIECEWISE_BYTES,
+            piecewise=reduce and deadline is None and sums_bytes > PIECEWISE_BYTES,
             suspects=Suspects(self._config.max_retries),
             open_clients={task.client for task in work.tasks},
+            reply_parts=reply_parts(sums_bytes) if reduce else 1,
         )
         training.suspects.tasks += [task for task in work.tasks if task.client in self.hosts.hung]
         self._enqueue(training.queues, [task for task in work.tasks if task.client not in self.hosts.hung])
         self._max_queued = 0
-        for _ in range(_CALLS_IN_FLIGHT):  # first one call to every host, then a second one
+        for _ in range(_CALLS_IN_FLIGHT):  # a first call to every host, then a second one
             for number in up:
                 self._submit_call(training, number)
         self._max_queued = training.queues.num_waiting
@@ -165,18 +169,19 @@ class RayPool:
         if host.place is None or len(host.calls) >= _CALLS_IN_FLIGHT or host.isolates:
             return
         chunk = queues.take_chunk(number, self._times.in_seconds)
-        if not chunk:  # the others come first, because a suspect can block the host
+        if not chunk:  # suspects come last, because they can block the host
             chunk = training.suspects.take(host, lambda task: self.hosts.may_run(task, number))
             host.isolates = bool(chunk)
         for task in chunk:
             self._counts["rehomed_clients"] += self._homes.get(task.client) != number
             self._homes[task.client] = number
-        # A host with nothing left to do returns its sum, unless it has more calls in flight.
+        # With an empty queue, a host returns its sum: with this chunk, or in an empty call once no other is in flight.
         last = queues.is_empty(number) and not training.piecewise
         if chunk or (last and host.kept and not host.calls):
             hand_over = training.each_call_hands_over or last or (host.isolates and not training.piecewise)
-            ref = host.actor.train.remote(training.shared, packed(chunk, hand_over, training.alone))
-            host.calls[ref] = chunk
+            parts = training.reply_parts if hand_over else 1
+            ref, others = submit(host.actor, training.shared, chunk, hand_over, training.alone, parts)
+            host.calls[ref], training.other_parts[ref] = chunk, others
             training.calls += 1
             self._events.watch(number, ref)
 
@@ -208,12 +213,12 @@ class RayPool:
     def _call_ended(self, training: _Training, number: int, ref: Any, future: Any) -> None:
         """Take the results of a call, or retry its tasks if its host was lost. Then submit the next call."""
         try:
-            result = opened(future.result())
+            result = opened(future.result(), *ray.get(training.other_parts.pop(ref)))
         except LOST as error:
             self._retry_lost(training, [number], error)
             return
         except RayTaskError as error:
-            raise _unwrapped(error) from None
+            raise unwrapped(error) from None
         if result.lost is not None:
             self._host_failed(training, number, result.lost)
             return
@@ -260,16 +265,16 @@ class RayPool:
                 self._retry_lost(training, numbers, error)
                 return
             except RayTaskError as error:
-                raise _unwrapped(error) from None
+                raise unwrapped(error) from None
             for host in hosts:
                 host.kept.clear()
 
     def _retry_lost(self, training: _Training, numbers: Sequence[int], error: Exception) -> None:
-        """Replace lost hosts and queue their tasks again. A host that is still alive forgets its sum instead."""
+        """Replace lost hosts and queue their tasks again. Hosts that are still alive discard their sums instead."""
         tasks: list[ClientTask] = []
         for number in numbers:
             host = self.hosts.all[number]
-            if len(numbers) > 1 and self._forgets(host):
+            if len(numbers) > 1 and self._discards_sums(host):
                 tasks += host.kept
                 host.kept.clear()
             else:
@@ -282,8 +287,8 @@ class RayPool:
         self._watch_starting(training)
         self._serve(training)
 
-    def _forgets(self, host: Host) -> bool:
-        """Let a host forget its partial sum. Return False if it is lost."""
+    def _discards_sums(self, host: Host) -> bool:
+        """Let a host discard its partial sum. Return False if the host is lost."""
         try:
             ray.get(host.actor.discard_sums.remote(), timeout=IDLE_SECONDS)
         except (*LOST, GetTimeoutError):
@@ -291,14 +296,14 @@ class RayPool:
         return True
 
     def _serve(self, training: _Training) -> None:
-        """Submit calls to all hosts that can take more, after tasks were queued again."""
+        """Submit calls to all hosts that can take more."""
         for number in self.hosts.up():
             training.queues.add_host(number)
             for _ in range(_CALLS_IN_FLIGHT):
                 self._submit_call(training, number)
 
     def _count_lost(self, training: _Training, host: Host, error: Exception) -> None:
-        """Stop the run if a client's task was lost too often. A client that crashes its hosts counts as failed."""
+        """Count lost tasks, and stop the run if one was lost too often. A client that crashes its hosts fails."""
         self._counts["retried_tasks"] += len(host.unfinished)
         crashed = training.suspects.add(host, error)
         if crashed is not None:
@@ -309,15 +314,15 @@ class RayPool:
         worst = max(lost, key=lambda client: (times_lost[client], client), default=None)
         if worst is not None and times_lost[worst] > self._config.max_retries:
             raise RunError(
-                f"the task of client {worst} in round {training.orders.round_index} was lost with its host more than "
-                f"hosts.max_retries = {self._config.max_retries} times: {last_line(error)}"
+                f"the task of client {worst} in round {training.orders.round_index + 1} was lost with its host "
+                f"more than hosts.max_retries = {self._config.max_retries} times: {last_line(error)}"
             )
 
     def _steps(self, client: int) -> int:
         return int(self._num_steps[self._data_phase][client])
 
     def evaluate(self, models: Sequence[Tensor], pieces: Sequence[Piece]) -> Callable[[], list[Score]]:
-        """Start evaluating models, before the next round's tasks. The returned function waits for the scores."""
+        """Start evaluating models, ahead of the next round's tasks. The returned function waits for the scores."""
         return evaluate(self.hosts, models, pieces, self._config.max_retries)
 
     def report(self) -> PoolReport:
@@ -339,9 +344,3 @@ class RayPool:
 
     def close(self) -> None:
         self.hosts.stop()
-
-
-def _unwrapped(error: RayTaskError) -> Exception:
-    """Return the exception that Ray wrapped, if it is one of ours."""
-    cause = getattr(error, "cause", error)
-    return cause if isinstance(cause, (RunError, ConfigError)) else error

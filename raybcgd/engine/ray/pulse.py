@@ -1,7 +1,7 @@
-"""[Ray] The pulse of the hosts: each sends a datagram every second, also while it trains. A silent host is killed.
+"""[Ray] Heartbeats: every host sends a datagram each second, also while it trains. A silent host is killed.
 
-Ray itself does not notice a process that is stopped or hangs, and whoever waits for its result would wait for ever.
-When it is killed, they get the same error as for any host that died.
+Ray itself does not notice a process that is stopped or hangs, and a call to it would never return. After the kill, the
+call raises the same error as for any host that died.
 """
 
 import logging
@@ -17,11 +17,11 @@ import ray
 log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 1.0
-"""Time between two datagrams of a host."""
+"""Time between a host's heartbeats."""
 
 
 class PulseAddress(NamedTuple):
-    """Where hosts send their pulse."""
+    """Where hosts send their heartbeats."""
 
     ip: str
     port: int
@@ -30,7 +30,7 @@ class PulseAddress(NamedTuple):
 
 
 def beat(address: PulseAddress, number: int) -> None:
-    """Send the pulse of host `number` for the rest of this process's life, from a thread."""
+    """Send the heartbeats of host `number` from a thread, until this process ends."""
     threading.Thread(target=_beat, args=(address, number), daemon=True, name="pulse").start()
 
 
@@ -40,12 +40,12 @@ def _beat(address: PulseAddress, number: int) -> None:
         try:
             sender.sendto(address.token + number.to_bytes(8, "big"), (address.ip, address.port))
         except OSError as error:
-            log.warning("cannot send a pulse to %s: %s", address.ip, error)
+            log.warning("cannot send a heartbeat to %s: %s", address.ip, error)
         time.sleep(BEAT_SECONDS)
 
 
 class Pulses:
-    """Listens to the hosts' pulses, and kills a host that falls silent. One that was never heard is left alone."""
+    """Listens for heartbeats, and kills a host whose heartbeats stop. A host that never sent one is left alone."""
 
     def __init__(self, limit_seconds: float) -> None:
         self._limit = limit_seconds
@@ -53,19 +53,19 @@ class Pulses:
         self._socket = _socket(ip)
         try:
             self._socket.bind((ip, 0))
-        except OSError:  # the node's address is that of another machine, which forwards to this one
+        except OSError:  # the node's address belongs to another machine, which forwards to this one
             self._socket.bind(("", 0))
         self.address = PulseAddress(ip, self._socket.getsockname()[1], secrets.token_bytes(16))
         self._kill: dict[int, Callable[[], None]] = {}
         self._silence: dict[int, float] = {}
-        """Seconds since the last pulse of each host, in time that this thread was running itself. So a machine that is
-        busy, or was suspended, does not make its hosts look dead."""
+        """Seconds since each host's last heartbeat. Only time in which this thread ran counts, so hosts do not look
+        dead because this machine was busy or suspended."""
         self._open = True
         self._thread = threading.Thread(target=self._listen, daemon=True, name="pulses")
         self._thread.start()
 
     def watch(self, number: int, kill: Callable[[], None]) -> None:
-        """Watch a host. If it falls silent, call `kill`."""
+        """Watch a host. If its heartbeats stop, call `kill`."""
         self._kill[number] = kill
 
     def forget(self, number: int) -> None:
@@ -90,11 +90,11 @@ class Pulses:
                     self._silence[number] += BEAT_SECONDS
                 if self._silence.get(number, 0.0) >= self._limit:
                     self.forget(number)
-                    log.warning("host %d sent no pulse for %g s; it is replaced", number, self._limit)
+                    log.warning("host %d sent no heartbeat for %g s; replacing it", number, self._limit)
                     kill()
 
     def _heard(self) -> set[int]:
-        """Return the hosts whose pulse arrives in the next second, and those that are waiting to be read."""
+        """Return the hosts whose heartbeats arrive within the next second, or are already waiting to be read."""
         heard: set[int] = set()
         deadline, token = time.monotonic() + BEAT_SECONDS, self.address.token
         while self._open:

@@ -1,6 +1,6 @@
 """Schedule tasks: longest first, and on the client's home host unless that host would be the bottleneck.
 
-The cost of an operation does not depend on the number of hosts, except for the logarithm of a heap.
+The time to schedule a task is logarithmic in the number of hosts.
 """
 
 import heapq
@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from raybcgd.messages import ClientTask
 
 _HOME_SLACK = 0.01
-"""A client stays on its home host if the load there exceeds the mean, or the lowest, by at most this fraction of the
-mean. A larger fraction would change the size of the stacks in every round."""
+"""A client stays on its home host if the load there exceeds the mean load, or that of the idlest host, by at most this
+fraction of the mean. With a larger fraction, the size of the stacks would change in every round."""
 _CHUNK_SECONDS = 0.2
-"""Minimum work per call: a call costs a few milliseconds, and a small stack takes almost as long as a large one."""
+"""Minimum work per call. A call costs a few milliseconds, and a small stack takes almost as long as a large one."""
 _CHUNK_CLIENTS = 32
-"""Minimum clients per call if clients are trained in stacks."""
+"""Minimum number of clients per call if clients train in stacks."""
 
 
 class TaskTimes:
@@ -31,7 +31,7 @@ class TaskTimes:
         self._mean_step_seconds: float | None = None
 
     def predict(self, client: int, steps: int) -> float:
-        """Return the expected seconds of a task; before the first measurement, its number of steps."""
+        """Return the predicted seconds of a task; before the first measurement, its number of steps."""
         mean = self._mean_step_seconds
         return steps * self._step_seconds.get(client, 1.0 if mean is None else mean)
 
@@ -60,7 +60,7 @@ class _Queue:
         self.load += seconds
 
     def take(self, min_clients: int, seconds: float, from_front: bool) -> list[ClientTask]:
-        """Remove and return tasks: at least `min_clients` and, in total, `seconds`, if there are that many."""
+        """Remove and return at least `min_clients` tasks that take at least `seconds` in total, or all tasks."""
         chunk: list[ClientTask] = []
         taken = 0.0
         while self.tasks and (len(chunk) < min_clients or taken < seconds):
@@ -72,7 +72,7 @@ class _Queue:
 
 
 class _Heap:
-    """The host with the smallest key. Old entries of a host are skipped."""
+    """Finds the host with the smallest key. Outdated entries are skipped."""
 
     def __init__(self) -> None:
         self._keys: dict[int, float] = {}
@@ -121,7 +121,7 @@ class TaskQueues:
                 host = preferred if queues[preferred].load + cost <= mean_load + slack else host
                 host_of_block[task.block] = host
             elif home in queues:
-                # A home is full at the mean load. While it is filled, it may be far ahead of the other hosts.
+                # A home takes tasks up to the mean load, even while the other hosts have far less.
                 fits = queues[home].load + cost <= mean_load + slack or queues[home].load <= queues[host].load + slack
                 host = home if self._fixed_homes or fits else host
             moved += home is not None and home != host

@@ -1,4 +1,4 @@
-"""[Ray] What a run waits for. The coordinator publishes it from a thread; the driver reads it while no round ends."""
+"""[Ray] What a run is waiting for: published by a thread of the coordinator, read by the driver during a long wait."""
 
 import contextlib
 import json
@@ -10,7 +10,7 @@ from ray.exceptions import RayError
 from ray.experimental import internal_kv
 
 _SECONDS = 1.0
-"""Time between two looks at the hosts."""
+"""Time between two checks of the hosts."""
 
 
 class HostStatus(NamedTuple):
@@ -18,12 +18,12 @@ class HostStatus(NamedTuple):
 
     up: int
     text: str
-    """Such as "3 of 10 hosts up". Empty if all are up."""
+    """For example "3 of 10 hosts up". Empty if all are up."""
 
 
 @contextlib.contextmanager
 def publishing(key: str, status: Callable[[], HostStatus]) -> Iterator[None]:
-    """Publish the status of the hosts under a key of Ray's control store, as often as it changes."""
+    """Publish the status of the hosts under a key in Ray's control store whenever it changes."""
     ended = threading.Event()
 
     def publish() -> None:
@@ -46,7 +46,7 @@ def publishing(key: str, status: Callable[[], HostStatus]) -> Iterator[None]:
 
 
 def read(key: str) -> HostStatus | None:
-    """Return the published status, or None, also if the control store does not answer."""
+    """Return the published status. None if there is none, or if the control store does not answer."""
     store: Any = internal_kv.internal_kv_get_gcs_client()  # type: ignore[no-untyped-call]
     if store is None:  # the driver is a Ray client
         return None

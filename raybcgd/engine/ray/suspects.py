@@ -9,11 +9,11 @@ from raybcgd.errors import last_line
 from raybcgd.messages import FRESH, ClientTask, Outcome
 
 _CRASHES = 3
-"""A client whose host dies so often while it trains only this client is the cause."""
+"""If a client's host dies this often while it trains only this client, the client is the cause."""
 
 
 class Suspects:
-    """The tasks of a round that were in a call when their host was lost, or whose client blocked a host before."""
+    """The tasks of a round that were in a call when their host was lost, or whose client has blocked a host before."""
 
     def __init__(self, max_retries: int) -> None:
         self.tasks: list[ClientTask] = []
@@ -27,7 +27,7 @@ class Suspects:
         return found
 
     def add(self, host: Host, error: Exception) -> Outcome | None:
-        """Add the tasks in the calls of a lost host. Return the failure of a client that has crashed its hosts."""
+        """Add the tasks in a lost host's calls. If one client has crashed its hosts, return its failure."""
         self.tasks += host.in_calls
         running = next(iter(host.calls.values()), [])  # a host runs its calls in order
         if len(running) != 1:

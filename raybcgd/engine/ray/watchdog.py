@@ -1,8 +1,8 @@
 """[Ray] End the processes of our own local Ray, also if the driver is killed.
 
-Every process of that Ray inherits a mark in its environment. Command lines do not identify them: Ray's agents replace
-theirs. If the driver is killed, a small process kills all processes with the mark; Ray's agents would stay for a
-minute. It runs this file alone, with the standard library only.
+Every process of that Ray inherits a mark in its environment. Command lines do not identify them, because Ray's agents
+replace theirs. If the driver is killed, a small process kills all processes with the mark; otherwise, Ray's agents
+would run for another minute. That process runs this file, which imports only the standard library.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ from pathlib import Path
 MARK = "RAYBCGD_LOCAL_RAY"
 """The environment variable with the mark."""
 _QUIET_SECONDS = 3.0
-"""How long the watchdog must find no process before it ends. Dying processes can still start others."""
+"""How long the watchdog must find no process before it exits. Dying processes can still start others."""
 
 
 @contextlib.contextmanager
 def watching(mark: str) -> Iterator[None]:
-    """Start a watchdog for the processes with a mark. It does nothing if the block ends."""
+    """Start a watchdog that kills the processes with a mark if the driver dies before the block ends."""
     driver = str(os.getpid())
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", __file__, mark, driver],
@@ -51,7 +51,7 @@ def marked(mark: str) -> list[int]:
 
 
 def end_marked(mark: str, quiet_seconds: float = 0.0, limit_seconds: float = 60.0) -> None:
-    """Kill the processes with a mark, until none was there for some seconds."""
+    """Kill the processes with a mark until none has been found for `quiet_seconds`."""
     started = last_found = time.monotonic()
     while (now := time.monotonic()) - started < limit_seconds:
         if found := marked(mark):
@@ -67,7 +67,7 @@ def end_marked(mark: str, quiet_seconds: float = 0.0, limit_seconds: float = 60.
 def _driver_is_done(driver: int) -> bool:
     """Wait for the driver to say that it is done. Return False if it dies before that."""
     while not select.select([sys.stdin], [], [], 0.5)[0]:
-        if os.getppid() != driver:  # a fork of the driver may hold the pipe open
+        if os.getppid() != driver:  # a fork of the driver may keep the pipe open
             return False
     return bool(sys.stdin.buffer.read())
 
