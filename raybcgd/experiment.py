@@ -2,16 +2,18 @@
 
 import json
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from raybcgd.algorithms.contract import title
-from raybcgd.config import run_tables
+from raybcgd.config import resume_command, run_tables
 from raybcgd.config.objects import ObjectsConfig
 from raybcgd.config.schema import Config
 from raybcgd.data.dataset import Dataset
@@ -26,12 +28,13 @@ from raybcgd.record.rounds import RoundLog, RoundRecord
 from raybcgd.record.summary import summarise, versions
 from raybcgd.report.progress import Display, as_display
 from raybcgd.report.trackers import tracking
-from raybcgd.results import RunResult, save_models
-from raybcgd.server.budget import expected_rounds
+from raybcgd.results import RunResult, finished_run, save_models
+from raybcgd.server.budget import ended_by, expected_rounds
+from raybcgd.server.loop import check_rounds
 from raybcgd.storage import RunFolder, make_address, new_folder, write_atomic
 
 Observer = Callable[[RoundRecord], None]
-"""Called with the record of every round."""
+"""A function that is called with the record of each round. What it returns is ignored."""
 
 
 def run(
@@ -49,12 +52,16 @@ def run(
     """Run an experiment and return its records and its model.
 
     Pass a custom module or data set as an object. A data set can also be a pair (train, test) of torch data sets, or
-    (x, y, x_test, y_test). `partition` gives the training samples to clients: one list of sample indices per client, a
-    dict of such lists by client name, or one client id per training sample. Put a custom algorithm, partitioner, codec
-    or loss into the config: `Config(algorithm=Mine(lr=0.1))`. Files are written to `out`; the default is a new folder
-    under `runs/`. With `resume`, the run in that folder, or at `checkpoint.address`, continues from its last
+    (x, y, x_test, y_test). `partition` assigns the training samples to clients: one list of sample indices per client,
+    a dict of such lists by client name, or one client id per training sample. Put a custom algorithm, partitioner,
+    codec or loss into the config: `Config(algorithm=Mine(lr=0.1))`. Files are written to `out`; the default is a new
+    folder under `runs/`. With `resume`, the run in that folder, or at `checkpoint.address`, continues from its last
     checkpoint. Progress is shown on standard error, or in the notebook, with `label` as the name of the run;
     `progress=False` shows nothing.
+
+    `observe` is called in this process with the record of each round, in order, after the record has been logged; the
+    next round can be in progress by then. If it raises an exception, the run ends with that exception and can be
+    resumed from its last checkpoint.
     """
     started = time.perf_counter()
     if not isinstance(config, Config):
@@ -65,6 +72,12 @@ def run(
         config = problem.config
         watcher.expect(expected_rounds(problem))
         folder = _open_folder(config, problem.algorithm.name, out, resume)
+        if resume:
+            finished = _finished(problem, folder)
+            if finished is not None:
+                watcher.finished(finished.records)
+                return finished
+            check_rounds(problem, data, folder)
         if not folder.partition.exists():
             write_atomic(folder.partition, partition_record(data.dataset, data.partitions).model_dump_json() + "\n")
         with tracking(config, folder) as trackers:
@@ -79,7 +92,9 @@ def run(
                 log_step(folder.run_name, step, detail)
                 watcher.announce(step, detail)
 
-            return _run(problem, data, folder, resume, started, observed, announced)
+            result = _run(problem, data, folder, resume, started, observed, announced)
+        watcher.end(result.summary["ended_by"])
+        return result
 
 
 def _run(
@@ -99,18 +114,26 @@ def _run(
         engine.running(config.hosts.address, announce),
         closing(engine.open(problem, data, folder, resume)) as session,
     ):
+        ran = set()
         for record in _confirmed(session.records(announce), config, folder):
+            ran.add(record.round)
             for lock in locks:
                 lock.check()
             log_round(record, folder.run_name)
             observe(record)
         models = session.models()
     records = tuple(RoundLog(folder.rounds))
+    limit = ended_by(config, records)
+    if limit is not None:
+        log_step(folder.run_name, f"ended after {len(records)} rounds", limit)
+    # The start-up of earlier processes is not recorded.
+    earlier_seconds = sum(record.timing.seconds for record in records if record.round not in ran)
     flat = problem.flat_model()
     save_models(folder, flat, models)
     summary = {
         "algorithm": problem.algorithm.name,
-        **summarise(records, models, time.perf_counter() - started),
+        **summarise(records, models, earlier_seconds + time.perf_counter() - started),
+        "ended_by": limit,
         "parameters": problem.parameters,
         "d": problem.layout.size,
         "input_shape": problem.input_shape,
@@ -126,7 +149,23 @@ def _run(
         summary["analysis"] = Analyst(problem, data, folder).report(config.analysis)
     write_atomic(folder.summary, json.dumps(summary, indent=2) + "\n")
     flat.vector.copy_(torch.from_numpy(models[0].copy()))
-    return RunResult(records, summary, flat.module, folder.path)
+    return RunResult(records, summary, flat.module.eval(), folder.path)
+
+
+def _finished(problem: Problem, folder: RunFolder) -> RunResult | None:
+    """Return the result of the run in a folder if no round is left, and only limits on its length have changed."""
+    config = problem.config
+    if not (folder.summary.exists() and folder.final.exists() and folder.config.exists()):
+        return None
+    try:
+        result = finished_run(folder, problem)
+    except (ConfigError, RuntimeError, SafetensorError):  # damaged files, which the run then writes again
+        return None
+    done = len(result.records)
+    recorded, wanted = run_tables(folder), tomllib.loads(config.to_toml())
+    same = all(recorded.get(key) == wanted.get(key) for key in {*recorded, *wanted} - {"rounds", "budget"})
+    ended = done == config.rounds or ended_by(config, result.records) is not None
+    return result if same and ended and done == result.summary["rounds"] else None
 
 
 def _confirmed(records: Iterator[RoundRecord], config: Config, folder: RunFolder) -> Iterator[RoundRecord]:
@@ -146,7 +185,11 @@ def _open_folder(config: Config, algorithm: str, out: str | Path | None, resume:
     if resume and folder.config.exists() and config.objects is None:
         check_objects(folder)
     if not resume and (folder.config.exists() or folder.rounds.exists()):
-        raise ConfigError(f"{path} already holds a run; choose another --out, or use `raybcgd resume {path}`")
+        try:
+            how = resume_command(run_tables(folder), folder)
+        except ConfigError:  # such as a damaged config
+            how = f"raybcgd resume {path}"
+        raise ConfigError(f"{path} already holds a run; choose another --out, or use `{how}`")
     if config.checkpoint.address is not None:
         make_address(config.checkpoint.address)
     try:

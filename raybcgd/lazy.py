@@ -19,7 +19,7 @@ def extend_path() -> None:
 
 
 def search(folder: str) -> None:
-    """Search a folder for modules after all others, so that its files cannot shadow libraries. Our workers do too."""
+    """Search a folder last for modules, here and in our workers, so that its files cannot shadow libraries."""
     if folder not in sys.path:
         sys.path.append(folder)
         searched.append(folder)

@@ -72,11 +72,11 @@ class Run:
         return frame_of(self.records)
 
     def curve(self, column: str = "accuracy") -> Any:
-        """Return a column of `frame` over the rounds that have it, as a pandas.Series."""
+        """Return a column of `frame` as a pandas.Series, by round from 1. Rounds without a value are left out."""
         frame = self.frame()
         if column not in frame:
             raise ConfigError(f"{column} is not measured; use one of {', '.join(frame.columns)}")
-        return frame[column].dropna()
+        return frame.set_index("round", drop=False)[column].dropna()
 
     def weights(self) -> dict[str, Tensor]:
         """Return the trained weights by their names in the module's state dict."""
@@ -85,9 +85,15 @@ class Run:
         return load(self._files.final.read_bytes())
 
     def model(self, module: nn.Module | None = None, trust: bool = False) -> nn.Module:
-        """Return the trained model. Pass a module of the same class if the run was started with a module."""
+        """Return the trained model, in evaluation mode. With `trust`, import code outside raybcgd that builds it.
+
+        If the run was started with a module, pass a module of the same class; the weights are loaded into it.
+        """
         weights = self.weights()
         if module is None:
+            given = self.settings.get("objects", {}).get("module")
+            if given is not None:
+                raise ConfigError(f"the run in {self.folder} was started with module={given}; pass run.model(module)")
             shape = (self.summary or {}).get("input_shape")
             if shape is None or "model" not in self.settings:
                 raise ConfigError(f"{self.folder} does not say how to build its model; pass run.model(module)")
@@ -96,9 +102,9 @@ class Run:
         names = set(dict(module.named_parameters())) | set(dict(module.named_buffers()))
         if not names >= set(weights):
             missing = ", ".join(sorted(set(weights) - names)[:3])
-            raise ConfigError(f"{self.folder}: the weights {missing} are not in this module; pass the one of the run")
+            raise ConfigError(f"{self.folder}: the weights {missing} are not in this module; pass the run's module")
         module.load_state_dict(weights, strict=False)  # integer buffers are not part of the weights
-        return module
+        return module.eval()
 
     def figures(self, target: float | None = None) -> dict[str, Any]:
         """Return the figures of the run's report by name, such as "accuracy", as matplotlib figures."""

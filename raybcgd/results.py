@@ -26,7 +26,7 @@ class RunResult:
     records: tuple[RoundRecord, ...]
     summary: dict[str, Any]
     model: nn.Module
-    """The trained model, on the CPU."""
+    """The trained model, on the CPU and in evaluation mode. Call `model.train()` to train it further."""
     folder: Path
 
     def frame(self) -> Any:
@@ -45,7 +45,7 @@ def frame_of(records: Sequence[RoundRecord]) -> Any:
 
 
 def headline_of(label: str, records: Sequence[RoundRecord], folder: Path) -> str:
-    """Return a run in one line."""
+    """Return a one-line summary of a run."""
     values = accuracies(records)
     losses = losses_of(records)
     accuracy = f"accuracy {values[-1]:.1%}, " if values else f"loss {losses[-1]:.4g}, " if losses else ""
@@ -58,7 +58,7 @@ def finished_run(folder: RunFolder, problem: Problem) -> RunResult:
     module = problem.module()
     # Integer buffers, such as batch counts, are not part of the weights.
     module.load_state_dict(load(folder.final.read_bytes()), strict=False)
-    return RunResult(tuple(RoundLog(folder.rounds)), json.loads(folder.summary.read_text()), module, folder.path)
+    return RunResult(tuple(RoundLog(folder.rounds)), json.loads(folder.summary.read_text()), module.eval(), folder.path)
 
 
 def save_models(folder: RunFolder, flat: FlatModel, models: Sequence[np.ndarray]) -> None:

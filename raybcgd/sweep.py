@@ -19,8 +19,7 @@ from raybcgd.compare.settings import CompareConfig
 from raybcgd.config import Config, make_config
 from raybcgd.config.files import assign, tables_of
 from raybcgd.data.dataset import Dataset
-from raybcgd.data.from_python import as_dataset
-from raybcgd.data.sources import load
+from raybcgd.data.sources import load_once
 from raybcgd.engine.demand import demand
 from raybcgd.engine.ray.cluster import cluster, node_resources
 from raybcgd.engine.ray.placement import host_count, host_needs
@@ -31,35 +30,18 @@ from raybcgd.record.rounds import RoundLog, RoundRecord
 from raybcgd.record.summary import Ranking, standing
 from raybcgd.report.points import showing_points
 from raybcgd.report.progress import Display, as_display
-from raybcgd.report.style import percentage
+from raybcgd.report.sweeps import Point, points_table, ranked
 from raybcgd.report.tables import percent, shown_loss
 from raybcgd.server.budget import expected_rounds
 from raybcgd.storage import RunFolder, make_folder, new_folder, write_atomic
 
+_FIXED = ("data.validation_share", "data.evaluate_on")
+"""Settings that are the same for all points."""
 _RETRIES = 2
-"""How often a trial starts again after it was lost, for example with its node."""
+"""How often a trial is restarted after it was lost, for example with its node."""
 
 DEFAULT_VALIDATION_SHARE = 0.1
 """The fraction of the training samples that a sweep holds out if `data.validation_share` is not set."""
-
-
-@dataclass(frozen=True)
-class Point:
-    """A point of the grid and its results."""
-
-    number: int
-    settings: dict[str, Any]
-    """By key, such as "algorithm.lr"."""
-    results: dict[str, Any]
-    """The run's summary and standing. Empty if it failed."""
-    error: str | None = None
-    broken: bool = False
-    """Whether it failed for another reason than its settings, so that it has no rank."""
-
-    @property
-    def label(self) -> str:
-        """The settings as text."""
-        return ", ".join(f"{key.rpartition('.')[2]} = {value}" for key, value in self.settings.items())
 
 
 @dataclass(frozen=True)
@@ -83,6 +65,7 @@ def sweep(
     *,
     metric: Ranking | None = None,
     dataset: Dataset | tuple[Any, ...] | None = None,
+    partition: Any = None,
     out: str | Path | None = None,
     resume: bool = False,
     observe: Callable[[Point], None] | None = None,
@@ -95,15 +78,21 @@ def sweep(
     of the rounds, or the mean loss of a regression. A trial requests the resources of one host in `[hosts]` and uses
     the local engine. Trials share the data. A point that diverges is ranked last. If a point fails for another reason,
     such as a lost node or a full disk, there is no best point: the other points run, then the sweep raises an error.
-    With `resume`, finished points in `out` are read, and unfinished ones continue.
+    With `resume`, finished points in `out` are read, and unfinished ones continue. `observe` is called with each point
+    that ends. `dataset` and `partition` are as in `run`.
     """
+    for key in _FIXED:
+        if key in grid:
+            raise ConfigError(
+                f"the grid has {key}: points that are evaluated on different samples cannot be compared; remove it"
+            )
     display, points = as_display(progress), list(_points(grid))
     tuned = _on_validation(config)
     with display.stage("reading the data"):
-        dataset = load(tuned.data) if dataset is None else as_dataset(dataset)
+        given = load_once(tuned.data, dataset, partition)
     trials = [make_config(assign(tables_of(tuned), point)) for point in points]
     with display.stage(f"checking {len(points)} points"):  # report an error in any config before the first run
-        rounds = [expected_rounds(prepare(each, dataset=dataset)[0]) for each in trials]
+        rounds = [expected_rounds(prepare(each, **given)[0]) for each in trials]
     folder = (Path(out) if out is not None else new_folder("sweep")).absolute()
     if not (resume and folder.is_dir()):
         make_folder(folder)
@@ -118,9 +107,9 @@ def sweep(
             if observe is not None:
                 observe(point)
 
-        done = _run_all(trials, points, dataset, folder, observed)
+        done = _run_all(trials, points, given, folder, observed)
     configs = [make_config(assign(tables_of(config), point)) for point in points]
-    regression = dataset.regression or config.data.task == "regression"
+    regression = given["dataset"].regression or config.data.task == "regression"
     metric = metric or ("last_tenth_loss" if regression else "last_tenth_accuracy")
     return _report(done, configs, metric, tuned.data.validation_share, folder)
 
@@ -159,22 +148,21 @@ def _points(grid: Mapping[str, Iterable[Any]]) -> Iterator[dict[str, Any]]:
 def _run_all(
     configs: list[Config],
     points: list[dict[str, Any]],
-    dataset: Dataset,
+    given: dict[str, Any],
     folder: Path,
     observe: Callable[[Point], None],
 ) -> list[Point]:
+    """Run all points on the `given` data set and partition."""
     nodes, hosts = node_resources(), configs[0].hosts
-    needs = host_needs(hosts, nodes, demand(*prepare(configs[0], dataset=dataset)))
+    needs = host_needs(hosts, nodes, demand(*prepare(configs[0], **given)))
     # This raises if the cluster has no room for a single host.
     host_count(hosts.model_copy(update={"count": None, "clients_per_host": None}), needs, nodes, 1, 1)
-    done = _finished_points(configs, points, dataset, folder)
+    done = _finished_points(configs, points, given, folder)
     for point in done.values():
         observe(point)
     waiting = [number for number in range(len(points)) if number not in done]
     if waiting:
-        trial = ray.tune.with_parameters(
-            _trial, configs=configs, dataset=dataset, folder=folder, gpu=needs.num_gpus > 0
-        )
+        trial = ray.tune.with_parameters(_trial, configs=configs, given=given, folder=folder, gpu=needs.num_gpus > 0)
         resources = {"cpu": needs.num_cpus, "gpu": needs.num_gpus, "memory": needs.memory_bytes}
         results = _tuner(trial, resources, waiting, folder, _Observer(points, observe)).fit()
         for result in (results[k] for k in range(len(results))):
@@ -204,14 +192,14 @@ def _tuner(
 
 
 def _finished_points(
-    configs: list[Config], points: list[dict[str, Any]], dataset: Dataset, folder: Path
+    configs: list[Config], points: list[dict[str, Any]], given: dict[str, Any], folder: Path
 ) -> dict[int, Point]:
     """Return the points whose runs in the folder have finished with the same settings."""
     found = {}
     for number, config in enumerate(configs):
         run_folder = RunFolder(folder / f"{number:03d}")
         if run_folder.summary.exists():
-            wanted = _local(prepare(config, dataset=dataset)[0].config, gpu=False)
+            wanted = _local(prepare(config, **given)[0].config, gpu=False)
             recorded = tomllib.loads(run_folder.config.read_text())
             if recorded | {"hosts": None} == tomllib.loads(wanted.to_toml()) | {"hosts": None}:
                 summary = json.loads(run_folder.summary.read_text())
@@ -227,7 +215,7 @@ def _local(config: Config, gpu: bool) -> Config:
 
 
 def _trial(
-    choice: Mapping[str, Any], configs: list[Config], dataset: Dataset, folder: Path, gpu: bool
+    choice: Mapping[str, Any], configs: list[Config], given: dict[str, Any], folder: Path, gpu: bool
 ) -> dict[str, Any]:
     """Run one point in a trial's process. The return value becomes the trial's last result.
 
@@ -242,7 +230,7 @@ def _trial(
     try:
         result = run(
             _local(config, found is not None),
-            dataset=dataset,
+            **given,
             out=run_folder.path,
             resume=run_folder.config.exists(),
             progress=False,
@@ -255,7 +243,7 @@ def _trial(
 
 
 def _results(config: Config, records: Sequence[RoundRecord], summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run's summary and standing."""
+    """Return a run's summary and its row in a comparison."""
     target = (config.compare or CompareConfig()).target
     return {**summary, **standing("", "", records, summary, target)._asdict(), "target": target}
 
@@ -296,8 +284,7 @@ def _quality(point: Point) -> str:
 
 
 def _report(points: list[Point], configs: list[Config], metric: Ranking, share: float, folder: Path) -> Sweep:
-    sign = -1 if metric == "upload_d_to_target" or metric.endswith("loss") else 1
-    ranked = [(sign * value, point) for point in points if (value := point.results.get(metric)) is not None]
+    order = ranked(points, metric)
     lines = [
         {**point.settings, **point.results, "error": point.error, "folder": f"{point.number:03d}"} for point in points
     ]
@@ -306,35 +293,17 @@ def _report(points: list[Point], configs: list[Config], metric: Ranking, share: 
     broken = [point for point in points if point.broken]
     if broken:
         raise RunError(
-            f"{len(broken)} of {len(points)} points failed, so none is the best, such as {broken[0].label}: "
-            f"{broken[0].error}; repeat the command with --out {folder} --resume auto to run only these"
+            f"{len(broken)} of {len(points)} points failed, such as {broken[0].label}: "
+            f"{broken[0].error}; repeat the command with --out {folder} --resume auto to run only the failed points"
         )
-    if not ranked:
+    if not order:
         reasons = {point.error for point in points if point.error} or {f"{metric} is missing in every run"}
         raise RunError(f"no point of the sweep has a result: {'; '.join(sorted(reasons))}")
-    best = max(ranked, key=lambda pair: pair[0])[1]
+    best = order[0]
     write_atomic(folder / "best.toml", configs[best.number].to_toml())
     return Sweep(tuple(points), metric, best, configs[best.number], share, folder)
 
 
 def sweep_table(result: Sweep) -> Table:
     """Return the results of a sweep as a table for the terminal."""
-    keys = list(result.best.settings)
-    held_out = f"on the {percentage(result.validation_share)} of the training samples held out for validation"
-    table = Table(title=f"{len(result.points)} runs, ranked by {result.metric} {held_out}", title_justify="left")
-    regression = result.best.results["best_accuracy"] is None
-    target = [] if regression else [f"d to {percentage(result.best.results['target'])}"]
-    for heading in (*keys, "last tenth", "best", *target):
-        table.add_column(heading, justify="right")
-    for point in result.points:
-        cells = [str(point.settings[key]) for key in keys]
-        if point.error is not None:
-            cells += ["failed", "", *("" for _ in target)]
-        elif regression:
-            cells += [shown_loss(point.results[name]) for name in ("last_tenth_loss", "best_loss")]
-        else:
-            upload = point.results["upload_d_to_target"]
-            cells += [percent(point.results[name]) for name in ("last_tenth_accuracy", "best_accuracy")]
-            cells.append("never" if upload is None else f"{upload:.1f}")
-        table.add_row(*cells, style="bold" if point is result.best else None)
-    return table
+    return points_table(result.points, result.metric, result.validation_share)

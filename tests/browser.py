@@ -19,7 +19,7 @@ _FLAGS = (
 )
 _SECONDS = 60
 PAGE = "document.documentElement.outerHTML"
-"""The expression for a page as it is shown."""
+"""The JavaScript expression for the page's current HTML."""
 
 
 class Tab:

@@ -52,6 +52,11 @@ def test_a_diverging_run_does_not_stop_the_others(tmp_path: Path) -> None:
     assert "\nbad failed: client " in result.stdout
     assert "| bad | failed |" in (out / "comparison.md").read_text()
     assert [run.label for run in read_runs([out])] == ["good"]
+    assert CliRunner().invoke(app, ["report", str(out)]).exit_code == 0
+    page = (out / "report.html").read_text()
+    assert "rounds; 1 failed</h1>" in page
+    assert "<td>bad</td><td>failed</td>" in page
+    assert "<td>bad</td><td>client " in page.split('<section id="errors">')[1]
     path.write_text(small(compare={"variants": variants[:1]}).to_toml())
     result = CliRunner().invoke(app, ["compare", str(path), "--out", str(tmp_path / "none")])
     assert (result.exit_code, result.stderr.split(":")[1]) == (1, " no run of the comparison finished")
@@ -74,7 +79,27 @@ def test_one_diverging_seed_is_left_out_of_the_means(out: Path, monkeypatch: pyt
     assert [run.label for run in read_runs([out])] == list(result.runs)
 
 
-def test_an_interrupted_comparison_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_leaves_a_run_that_fails_late_out_of_the_means(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken_later(config: Config, **options: Any) -> Any:
+        def stop(record: RoundRecord) -> None:
+            if config.seed == 5 and record.round == 1:
+                raise RunError("round 2 diverged")
+
+        return run(config, observe=stop, **options)
+
+    monkeypatch.setattr("raybcgd.compare.comparison.run", broken_later)
+    compare(small(compare={"variants": [{"algorithm": {"name": "fedavg"}}], "seeds": [3, 5]}), out=out)
+    assert CliRunner().invoke(app, ["report", str(out)]).exit_code == 0
+    page = (out / "report.html").read_text()
+    assert "<td>FedAvg (1 of 2 seeds failed)</td><td>3</td>" in page
+    assert "<td>FedAvg, seed 5</td><td>round 2 diverged</td>" in page
+    assert CliRunner().invoke(app, ["report", str(out / "fedavg-seed-5")]).exit_code == 0
+    assert "round 2 diverged" in (out / "fedavg-seed-5/report.html").read_text()
+
+
+def test_an_interrupted_comparison_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     path, out = tmp_path / "small.toml", tmp_path / "run"
     path.write_text(small(rounds=2, checkpoint={"every": 1}).to_toml())
     arguments = ["compare", str(path), "--algorithms", "fedavg,fedbcgd", "--out", str(out)]
@@ -93,8 +118,13 @@ def test_an_interrupted_comparison_continues(tmp_path: Path, monkeypatch: pytest
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 130
     assert result.stderr.startswith("interrupted after 1 finished runs; repeat the command with --out ")
+    capsys.readouterr()
     again = compare(load_config(path), algorithms=["fedavg", "fedbcgd"], out=out, resume=True)
-    assert started == [False, False, True]  # the finished run is read, the other one resumes
+    shown = capsys.readouterr().err
+    assert "[1/2] FedAvg: already finished after 2 rounds\n" in shown
+    assert "[1/2] FedAvg: training" not in shown
+    assert "[2/2] FedBCGD: round 2/2" in shown
+    assert started == [False, False, True, True]
     for label, expected in whole.runs.items():
         assert again.runs[label].summary["sha256"] == expected.summary["sha256"]
         states = zip(again.runs[label].model.state_dict().values(), expected.model.state_dict().values(), strict=True)

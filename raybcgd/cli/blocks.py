@@ -1,23 +1,29 @@
 """`raybcgd blocks`: how a model is divided into blocks, the size of an upload, and the device memory of a host."""
 
 from pathlib import Path
-from typing import Annotated
+from statistics import fmean
+from typing import Annotated, cast
 
+import torch
 import typer
 from rich.table import Table
+from torch import nn
 
+from raybcgd.algorithms.api import Algorithm
+from raybcgd.algorithms.contract import title
 from raybcgd.cli.shared import Set, exits_cleanly, out, print_line
 from raybcgd.config import Config, load_config, make_config
 from raybcgd.config.files import override
 from raybcgd.data.dataset import Dataset
-from raybcgd.data.sources import load
 from raybcgd.errors import ConfigError
-from raybcgd.model.blocks import divide
+from raybcgd.model.blocks import BlockLayout, divide
 from raybcgd.model.division_table import Row, division_table, upload_saving
 from raybcgd.model.divisions import DIVISIONS
 from raybcgd.model.settings import MODELS
 from raybcgd.model.zoo import build
-from raybcgd.problem import prepare
+from raybcgd.problem.prepare import load_data, prepare
+from raybcgd.wire.codecs import Codec
+from raybcgd.wire.upload import Wire
 
 
 @exits_cleanly
@@ -47,8 +53,9 @@ def blocks(
     changes += [f"blocks.count={count}"] if count is not None else []
     if config is not None:
         experiment = load_config(config, [*changes, *(settings or ())])
-        dataset = load(experiment.data)
-        _print_blocks(experiment, tuple(dataset.train.inputs.shape[1:]), dataset.classes)
+        found, data = load_data(experiment)
+        dataset, clients = data.dataset, found.data.partition.clients
+        _print_blocks(experiment, tuple(dataset.train.inputs.shape[1:]), dataset.classes, clients)
         if memory:
             _print_memory(experiment, dataset)
         return
@@ -68,11 +75,10 @@ def _parse_shape(shape: str) -> tuple[int, ...]:
     return numbers
 
 
-def _print_blocks(config: Config, shape: tuple[int, ...], classes: int) -> None:
+def _print_blocks(config: Config, shape: tuple[int, ...], classes: int, clients: int | None = None) -> None:
     module = build(config.model, shape, classes, config.seed)
-    layout = divide(module, config.blocks)
+    layout = divide(module, config.blocks, clients)
     rows = division_table(layout, config.model.dtype)
-    saving = upload_saving(module, layout, config.model.dtype)
     name, size = MODELS.name_of(config.model.name), "x".join(map(str, shape))
     title = f"{name} on {size}, {classes} classes: d = {layout.size:,}, {len(layout.blocks)} blocks"
     table = Table(title=title, title_justify="left")
@@ -84,11 +90,30 @@ def _print_blocks(config: Config, shape: tuple[int, ...], classes: int) -> None:
         numbers = (f"{row.parameters:,}", f"{row.bytes:,}", f"{row.share:.1%}", f"{row.weights:,}")
         table.add_row(row.block, _layer_names(row), *numbers)
     out.print(table)
+    print_line(_upload(config, module, layout))
+
+
+def _upload(config: Config, module: nn.Module, layout: BlockLayout) -> str:
+    """Return what a client of the config's method uploads per round, and for a method without blocks, what it could."""
+    saving = upload_saving(module, layout, config.model.dtype)
+    whole, method = saving.whole_model_bytes, cast("Algorithm", config.algorithm)
+    wire = Wire(method, layout, cast("Codec", config.wire), getattr(torch, config.model.dtype))
+    blocks = range(len(layout.blocks)) if method.blockwise else (None,)
+    sent = fmean(wire.upload(block).bytes for block in blocks)
     frozen = f" ({saving.frozen:,} more parameters are frozen)" if saving.frozen else ""
-    print_line(
-        f"A client uploads {saving.upload_bytes:,.0f} bytes per round on average, {saving.factor:.1f} times less than "
-        f"the whole model{frozen}."
+    if method.blockwise:
+        return f"A client uploads {sent:,.0f} bytes per round on average, {_against(sent, whole)}{frozen}."
+    with_blocks = f"With FedBCGD and no codec, it uploads {saving.upload_bytes:,.0f} bytes on average."
+    return (
+        f"{title(type(method))} does not use the blocks: a client uploads {sent:,.0f} bytes per round, "
+        f"{_against(sent, whole)}{frozen}. {with_blocks}"
     )
+
+
+def _against(sent: float, whole: int) -> str:
+    if sent == whole:
+        return "as many as the whole model"
+    return f"{whole / sent:.1f} times less than the whole model" if sent < whole else f"{sent / whole:.1f} models"
 
 
 def _print_memory(config: Config, dataset: Dataset) -> None:
@@ -100,7 +125,7 @@ def _print_memory(config: Config, dataset: Dataset) -> None:
     table.add_column("part")
     table.add_column("MB", justify="right")
     for part, size in (
-        ("train samples that stay on the device", found.samples),
+        ("training samples that stay on the device", found.samples),
         ("client states that stay on the device", found.states),
         ("broadcast", found.broadcast),
         ("training, sums and evaluation, at their peak", found.work),

@@ -25,11 +25,13 @@ def render_files(
         Path | None, typer.Option(help="Folder for the files. Default: the path of VALUES without its suffix.")
     ] = None,
 ) -> None:
-    """Write Kubernetes objects, or a file for `ray up`, from one file of values."""
+    """Write Kubernetes objects, or a file for `ray up`, from one values file."""
     folder = out or values.with_suffix("")
     described = read_values(values)
     files = render(described, values.name)
     write_files(files, folder)
     print_line("\n".join(str(folder / name) for name in files))
-    settings = " ".join(f"--set {setting}" for setting in run_settings(described))
-    print_line(f"runs use this cluster with: {settings}")
+    settings = run_settings(described)
+    if described.storage.bucket is not None:
+        settings.append(f"checkpoint.address={described.storage.bucket}/NAME-OF-THE-RUN")
+    print_line("runs use this cluster with: " + " ".join(f"--set {setting}" for setting in settings))

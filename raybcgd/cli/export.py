@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from raybcgd.cli.shared import exits_cleanly, print_line
-from raybcgd.errors import ConfigError
+from raybcgd.errors import ConfigError, first_line
 
 
 @exits_cleanly
@@ -30,13 +30,12 @@ def export(
         frame.insert(0, "run", run.label)
         frames.append(frame)
     table = pandas.concat(frames, ignore_index=True)
-    try:
-        if csv is not None:
-            table.to_csv(csv, index=False)
-        if parquet is not None:
-            table.to_parquet(parquet, index=False)
-    except OSError as error:
-        raise ConfigError(f"cannot write {csv or parquet} ({error.strerror}); choose another file") from None
-    for path in (csv, parquet):
-        if path is not None:
-            print_line(f"written: {path} ({len(table):,} rows of {len(frames)} runs)")
+    for path, write in ((csv, table.to_csv), (parquet, table.to_parquet)):
+        if path is None:
+            continue
+        try:
+            write(path, index=False)
+        except OSError as error:
+            reason = error.strerror or first_line(error)  # pandas raises errors without a number
+            raise ConfigError(f"cannot write {path} ({reason}); choose another file") from None
+        print_line(f"written: {path} ({len(table):,} rows of {len(frames)} runs)")

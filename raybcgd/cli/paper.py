@@ -1,4 +1,4 @@
-"""`raybcgd paper`: the experiments of the papers, and our results beside the published ones."""
+"""`raybcgd paper`: the experiments of the papers, and our results next to the published ones."""
 
 from pathlib import Path
 from typing import Annotated
@@ -35,7 +35,7 @@ def paper(
     configs: Annotated[Path | None, typer.Option(help="Folder of the configs. Default: jobs/configs.")] = None,
     log: Log = "auto",
 ) -> None:
-    """List the experiments of the papers with the published numbers, or run one and print ours beside theirs.
+    """List the experiments of the papers with the published numbers, or run one and print ours next to them.
 
     Finished runs are cached by the hash of their config. Unfinished ones resume.
     """

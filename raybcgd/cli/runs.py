@@ -21,13 +21,15 @@ from raybcgd.cli.shared import (
 )
 from raybcgd.compare.comparison import compare as run_comparison
 from raybcgd.compare.comparison import variant_configs
-from raybcgd.config import Config, load_config, load_run_config
+from raybcgd.config import Config, load_config, load_run_config, resume_command, run_tables
 from raybcgd.errors import ConfigError
 from raybcgd.experiment import check_objects, run
 from raybcgd.interrupts import ended
 from raybcgd.record.rounds import RoundLog
 from raybcgd.record.summary import Ranking
+from raybcgd.report.sweeps import edge_hints
 from raybcgd.report.tables import comparison_table, run_table
+from raybcgd.server.budget import ended_by
 from raybcgd.storage import RunFolder, in_job, new_folder
 
 
@@ -47,21 +49,28 @@ def train(
 @exits_cleanly
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
-    settings: Set = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as rounds=200. Repeatable."),
+    ] = None,
     log: Log = "auto",
     trust: Annotated[
         bool, typer.Option("--trust", help="Import code outside raybcgd that the run folder's config names.")
     ] = False,
 ) -> None:
-    """Resume a run from its last checkpoint. `--set` can change settings that do not affect the weights."""
+    """Resume a run from its last checkpoint. `--set` can change only settings that do not affect the weights.
+
+    These are rounds, engine, and the tables budget, hosts, checkpoint, evaluation, analysis, metrics and track.
+    """
     run_folder = RunFolder(folder)
     check_objects(run_folder)
-    _run(load_run_config(run_folder, settings or (), trust), run_folder, True, log)
+    _run(load_run_config(run_folder, settings or (), trust, from_python=False), run_folder, True, log)
 
 
 def _run(config: Config, folder: RunFolder, resume: bool, log: Literal["auto", "json"]) -> None:
     if in_job():  # the user reads the log on another machine
         print_line(f"files: {socket.gethostname()}:{folder.path.absolute()}")
+    before = RoundLog(folder.rounds).content().count(b"\n") if resume and folder.summary.exists() else None
     try:
         result = run(config, out=folder.path, resume=resume, progress=display(log))
     except KeyboardInterrupt as end:
@@ -71,8 +80,13 @@ def _run(config: Config, folder: RunFolder, resume: bool, log: Literal["auto", "
             raise Interrupted(f"{what} before the end of the first round", code) from None
         here = any((folder.path / "checkpoints").glob("round-*/manifest.json"))
         saved = here or config.checkpoint.address is not None
-        how = "continue from the last checkpoint" if saved else "there is no checkpoint yet; start again at round 0"
-        raise Interrupted(f"{what} after {done} rounds; {how} with `raybcgd resume {folder.path}`", code) from None
+        how = "continue from the last checkpoint" if saved else "there is no checkpoint yet; start again at round 1"
+        command = resume_command(run_tables(folder), folder)
+        raise Interrupted(f"{what} after {done} rounds; {how} with `{command}`", code) from None
+    if before == len(result.records):
+        limit = ended_by(config, result.records) or "rounds"
+        more = limit.partition(" = ")[0]
+        print_line(f"{folder.path} was already finished after {before} rounds; to continue it, add --set {more}=…")
     out.print(run_table(result.summary, result.folder))
 
 
@@ -90,7 +104,10 @@ def compare(
     config: ConfigFile,
     algorithms: Annotated[
         str | None,
-        typer.Option(help="Comma-separated methods or variant labels. Default: all variants in the config."),
+        typer.Option(
+            help="Comma-separated methods or variant labels. Default: all compare.variants of the config; without any, "
+            "fedavg, fedavgm, fedbcgd and fedbcgd+."
+        ),
     ] = None,
     seeds: Annotated[
         str | None, typer.Option(metavar="SEED,…", help="Run every method with these seeds, such as 0,1,2.")
@@ -107,6 +124,8 @@ def compare(
 
     A run that fails does not stop the others.
     """
+    if seeds is not None and not all(seed.strip().isdecimal() for seed in seeds.split(",")):
+        raise ConfigError(f"--seeds {seeds}: must be integers separated by commas, such as 0,1,2")
     given = [] if seeds is None else [f"compare.seeds=[{seeds}]"]
     experiment = load_config(config, [*(settings or ()), *given])
     names = algorithms.split(",") if algorithms is not None else None
@@ -171,4 +190,6 @@ def sweep(
         raise _unfinished(end, folder, "points") from None
     out.print(sweep_table(result))
     print_line(f"best: {result.best.label}; config: {result.folder}/best.toml")
-    print_line(f"test data was not used; for the test accuracy, run: raybcgd train {result.folder}/best.toml")
+    for line in edge_hints(result.points, result.best):
+        print_line(line)
+    print_line(f"test data was not used; for the test accuracy, run `raybcgd train {result.folder}/best.toml`")

@@ -12,6 +12,7 @@ from raybcgd.errors import ConfigError, RunError
 from raybcgd.interrupts import ended, handled
 from raybcgd.record.logs import log_as_json
 from raybcgd.report.progress import Display
+from raybcgd.report.wrapping import print_text
 from raybcgd.storage import JOB_RUNS, in_job
 
 P = ParamSpec("P")
@@ -84,11 +85,11 @@ def display(log: Literal["auto", "json"]) -> Display:
     return Display()
 
 
-def print_line(text: str, end: str = "\n") -> None:
-    """Print text verbatim: without markup, colours or wrapping."""
-    out.print(text, end=end, markup=False, highlight=False, soft_wrap=True)
+def print_line(text: str) -> None:
+    """Print text verbatim: without markup or colours, and wrapped only on a terminal, between words."""
+    print_text(out, text)
 
 
 def _exit(line: str, code: int) -> NoReturn:
-    err.print(" ".join(line.split()), markup=False, highlight=False, soft_wrap=True)
+    print_text(err, " ".join(line.split()))
     raise typer.Exit(code)

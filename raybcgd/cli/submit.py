@@ -85,13 +85,17 @@ def _follow(job: "SubmittedJob", progress: bool) -> None:
 
     try:
         with log_bar(out) if progress else nullcontext() as bar:
-            code = follow(job, bar.write if bar else lambda text: print_line(text, end=""))
+            code = follow(job, bar.write if bar else _print_chunk)
     except KeyboardInterrupt:
         stop = f"ray job stop {job.id} --address {job.address}"
         how = f"follow it with `{_log_command(job)}`, or stop it with `{stop}`"
         raise Interrupted(f"the job keeps running; {how}") from None
     if code:
         raise typer.Exit(code)
+
+
+def _print_chunk(text: str) -> None:
+    out.print(text, end="", markup=False, highlight=False, soft_wrap=True)
 
 
 @exits_cleanly

@@ -12,10 +12,10 @@ from raybcgd.errors import ConfigError
 @exits_cleanly
 def watch(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, comparisons or sweeps, also unfinished ones.")
+        list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, comparisons or sweeps, finished or not.")
     ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1. 0: any free port.")] = 8000,
-    every: Annotated[int, typer.Option(min=1, help="Seconds between two reloads.")] = 5,
+    every: Annotated[int, typer.Option(min=1, help="Seconds between reloads.")] = 5,
     target: Annotated[float | None, typer.Option(help="Target accuracy. Default: that of the first run.")] = None,
 ) -> None:
     """Serve the report of runs in progress on this machine, and update it as rounds finish."""

@@ -4,17 +4,17 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
+from raybcgd.algorithms.api import Algorithm
 from raybcgd.compare.settings import CompareConfig
 from raybcgd.compare.variants import Method, naming_variant
 from raybcgd.compare.variants import variant_configs as variant_configs
 from raybcgd.config import Config
 from raybcgd.data.dataset import Dataset
-from raybcgd.data.from_python import as_dataset
-from raybcgd.data.sources import load
+from raybcgd.data.sources import load_once
 from raybcgd.engine.engines import engine_named
 from raybcgd.engine.session import ignore
 from raybcgd.errors import RunError
@@ -26,7 +26,7 @@ from raybcgd.record.summary import Standing, failed_standing, over_seeds, standi
 from raybcgd.report.plots import accuracy_against_upload
 from raybcgd.report.progress import Display, as_display
 from raybcgd.report.tables import comparison_markdown, conditions
-from raybcgd.results import RunResult, finished_run
+from raybcgd.results import RunResult
 from raybcgd.server.budget import expected_rounds
 from raybcgd.storage import RunFolder, make_folder, new_folder, slug, write_atomic
 
@@ -56,22 +56,25 @@ def compare(
     algorithms: Iterable[Method] | None = None,
     module: nn.Module | None = None,
     dataset: Dataset | tuple[Any, ...] | None = None,
+    partition: Any = None,
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool | Display = True,
 ) -> Comparison:
     """Run the variants of `[compare]`, or the `algorithms`: labels, names, classes or instances of methods.
 
-    Write a table and a plot to `out`. A run that fails, for example because it diverges, does not stop the others. With
-    `resume`, finished runs in `out` are read, and unfinished ones continue.
+    `module`, `dataset` and `partition` are as in `run`. Write a table and a plot to `out`. A run that fails, for
+    example because it diverges, does not stop the others. With `resume`, finished runs in `out` are read, and
+    unfinished ones continue.
     """
     display, rounds = as_display(progress), 0
-    configs = variant_configs(config, algorithms)
+    configs, prepared = variant_configs(config, algorithms), dict[str, Config]()
     with display.stage("reading the data"):
-        dataset = load(config.data) if dataset is None else as_dataset(dataset)
+        given = {"module": module, **load_once(config.data, dataset, partition)}
     for label, variant in configs.items():
         with naming_variant(label), display.stage(f"checking {label}"):  # before the first one runs
-            rounds += expected_rounds(prepare(variant, module, dataset)[0])
+            problem = prepare(variant, **given)[0]
+            rounds, prepared[label] = rounds + expected_rounds(problem), problem.config
     folder = Path(out) if out is not None else new_folder("compare")
     if not (resume and folder.is_dir()):
         make_folder(folder)
@@ -86,29 +89,17 @@ def compare(
             for name, seed in zip(run_labels(label, seeds), seeds, strict=True):
                 one = variant.model_copy(update={"seed": seed})
                 try:
-                    runs[name] = _run(one, module, dataset, RunFolder(folder / slug(name)), display, name)
+                    runs[name] = _run(one, given, RunFolder(folder / slug(name)), display, name)
                 except RunError as error:
                     failures[name] = str(error)
     if not runs:
         raise RunError(f"no run of the comparison finished: {'; '.join(f'{n}: {e}' for n, e in failures.items())}")
-    return _report(runs, failures, configs, seeds, dataset, folder)
+    return _report(runs, failures, prepared, seeds, given["dataset"].name, folder)
 
 
-def _run(
-    config: Config, module: nn.Module | None, dataset: Dataset, folder: RunFolder, display: Display, label: str
-) -> RunResult:
-    """Run one variant, or read or resume the run in its folder."""
-    if folder.summary.exists() and folder.config.read_text() == config.to_toml():
-        return finished_run(folder, prepare(config, module, dataset)[0])
-    return run(
-        config,
-        module=module,
-        dataset=dataset,
-        out=folder.path,
-        resume=folder.config.exists(),
-        progress=display,
-        label=label,
-    )
+def _run(config: Config, given: dict[str, Any], folder: RunFolder, display: Display, label: str) -> RunResult:
+    """Run one variant, or read or resume the run in its folder. `given` are the module, data set and partition."""
+    return run(config, out=folder.path, resume=folder.config.exists(), progress=display, label=label, **given)
 
 
 def _report(
@@ -116,7 +107,7 @@ def _report(
     failures: dict[str, str],
     configs: dict[str, Config],
     seeds: tuple[int, ...],
-    dataset: Dataset,
+    dataset: str,
     folder: Path,
 ) -> Comparison:
     first = next(iter(configs.values()))
@@ -131,11 +122,14 @@ def _report(
                 rows[seed] = standing(label, _settings(config), runs[name].records, runs[name].summary, target)
         failed = tuple(failures[name] for name in run_labels(label, seeds) if name in failures)
         row = over_seeds(rows) if rows else failed_standing(label, _settings(config))
-        standings.append(row._replace(seeds=seeds if len(seeds) > 1 else (), failures=failed))
+        several = seeds if len(seeds) > 1 else ()
+        pooled = cast("Algorithm", config.algorithm).pooled
+        standings.append(row._replace(seeds=several, failures=failed, pooled=pooled))
     write_comparison(folder, standings, target)
     write_atomic(folder / "comparison.md", comparison_markdown(standings, target))
-    subject = conditions(first, next(iter(records.values()))[0][0], dataset.name, seeds)
-    accuracy_against_upload(records, target, subject, folder / "comparison.png")
+    subject = conditions(first, next(iter(records.values()))[0][0], dataset, seeds)
+    references = [line.label for line in standings if line.pooled]
+    accuracy_against_upload(records, target, subject, folder / "comparison.png", references)
     return Comparison(runs, failures, tuple(standings), target, folder)
 
 

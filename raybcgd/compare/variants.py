@@ -59,7 +59,7 @@ def _default_label(variant: Variant) -> str | None:
 
 
 def _labels(given: Sequence[str | None], methods: Sequence[AlgorithmConfig]) -> list[str]:
-    """Return a label per run: the given one, or the method's title and what distinguishes it from its namesakes."""
+    """Return a label per run: the given one, or the method's title and what sets it apart from others of that title."""
     titles = [title(type(method)) for method in methods]
     labels = []
     for label, name, method in zip(given, titles, methods, strict=True):

@@ -1,1 +1,1 @@
-"""Everything people look at: progress bar, tables, plots, HTML page and TensorBoard events."""
+"""User-facing output: progress bar, tables, plots, HTML page and TensorBoard events."""

@@ -14,10 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 _ORDER = ("rounds", "stage", "accuracy", "loss", "upload", "pace", "left")
-"""The texts behind a bar, from left to right."""
+"""The texts to the right of a bar, from left to right."""
 _PRIORITY = ("rounds", "stage", "left", "accuracy", "pace", "upload", "loss")
 """The same texts. Those at the end are left out first if a line is too short."""
 _SHORTEST_BAR, _LONGEST_BAR = 6, 30
+_SHORTEST_LABEL = 24
+"""A label up to this length is never shortened: "[5/8] FedBCGD+, seed 0"."""
 _WIDE, _NOTEBOOK_COLUMNS = 80, 100
 
 
@@ -29,6 +31,18 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def shorten(label: str, width: int) -> str:
+    """Cut a label in the middle: labels differ at the start, such as "[3/8] ", or at the end, such as "seed 2".
+
+    The last part after a comma stays whole if it takes at most half the width.
+    """
+    if len(label) <= width:
+        return label
+    comma = label.rfind(", ")
+    tail = label[comma:] if comma > 0 and len(label) - comma <= width // 2 else label[-(width // 3) :]
+    return f"{label[: width - 1 - len(tail)]}…{tail}"
+
+
 class RunBar:
     """One run: its label, the rounds done, what it waits for, the time left and, if there is room, more."""
 
@@ -38,6 +52,7 @@ class RunBar:
         """By their names in `_ORDER`."""
         self._since = monotonic()
         self._spinner = Spinner("dots")
+        self._ended = False
 
     def wait_for(self, stage: str | None) -> None:
         """Show what the run waits for, and how long. None: show the results of the rounds instead."""
@@ -46,17 +61,22 @@ class RunBar:
         if stage is not None:
             self.texts["stage"] = stage
 
+    def end(self, text: str) -> None:
+        """Show that the run has ended. The text takes the place of the time left."""
+        self.wait_for(None)
+        self._ended, self.texts["left"] = True, text
+
     def parts(self, width: int) -> tuple[str, list[str]]:
         """Return the label and the texts that fit into a line beside the shortest bar."""
-        label = self.label if len(self.label) <= width // 3 else f"{self.label[: width // 3 - 1]}…"
+        label = shorten(self.label, max(_SHORTEST_LABEL, width // 3))
         texts = {name: text for name, text in self.texts.items() if text}
         if "stage" in texts:
             waited = monotonic() - self._since
             texts["stage"] += " …" if waited < 1 else f" … {duration(waited)}"
         if self.rounds:
             texts["rounds"] = f"{self.done}/{self.rounds}"
-            if self.done >= self.rounds:
-                texts.pop("left", None)  # that of the runs to come, which have bars of their own
+            if self.done >= self.rounds and not self._ended:
+                texts.pop("left", None)  # the time of later runs, which have their own bars
         if "accuracy" in texts and width < _WIDE:
             texts["accuracy"] = texts["accuracy"].removeprefix("accuracy ")
         room = width - len(label) - 3 - (_SHORTEST_BAR + 1 if self.rounds else 0)
@@ -71,6 +91,7 @@ class RunBar:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         label, parts = self.parts(options.max_width)
         finished = self.rounds is not None and self.done >= self.rounds and "stage" not in self.texts
+        finished = finished or self._ended
         cells: list[Any] = [" " if finished else self._spinner, Text(label, style="bold", no_wrap=True)]
         if self.rounds:
             used = len(label) + 3 + sum(len(part) + 2 for part in parts)
@@ -91,7 +112,7 @@ class RunBar:
 
 
 class Screen:
-    """The bars of some runs. Where a console can show no bars, nothing."""
+    """The bars of some runs. Shows nothing if the console cannot show bars."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -117,7 +138,7 @@ class Screen:
             self.changed()
 
     def changed(self) -> None:
-        """Update a notebook's cell in place. A terminal is refreshed all the time."""
+        """Update a notebook's cell in place. A terminal refreshes by itself."""
         if self.console.is_jupyter and not self.console.quiet:
             display = import_module("IPython.display").display  # every notebook has it
             content = {"text/plain": "\n".join(bar.plain() for bar in self.bars)}

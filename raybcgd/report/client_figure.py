@@ -8,7 +8,7 @@ from raybcgd.report.style import NewFigure, line_styles
 
 
 def client_accuracy(new: NewFigure, methods: Sequence[Method]) -> Any | None:
-    """Plot the mean, the worst tenth and the deviation of the clients' accuracies, of each method's first run.
+    """Plot the mean, the worst tenth and the deviation of the clients' accuracies in the first run of each method.
 
     Return None if no run measured them.
     """

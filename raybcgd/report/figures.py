@@ -28,14 +28,16 @@ from raybcgd.report.style import (
 _MAX_HEAT_MAPS = 12
 _MAX_PARTITIONS = 6
 _WIDTH = 11.5
+_LEAST_FACTOR = 2.0
+"""The highest value on the colour scale of a heat map, divided by the lowest one, is at least this."""
 
 
-def accuracy(new: NewFigure, methods: Sequence[Method], target: float) -> Any | None:
+def accuracy(new: NewFigure, methods: Sequence[Method], target: float | None) -> Any | None:
     """Plot accuracy against rounds, uploaded floats and uploaded bytes."""
     methods = [method for method in methods if all(run.accuracies for run in method.runs)]
     if not methods:
         return None
-    figure = _against_all(new, methods, lambda run: [100 * value for value in run.accuracies], "test accuracy, %")
+    figure = _against_all(new, methods, lambda run: [100 * value for value in run.accuracies], "accuracy, %")
     mark_target(figure.axes, target)
     return figure
 
@@ -45,9 +47,9 @@ def loss(new: NewFigure, methods: Sequence[Method]) -> Any | None:
     losses = [record.quality.loss for method in methods for run in method.runs for record in run.evaluated]
     if not any(losses):
         return None
-    figure = _against_all(new, methods, lambda run: [r.quality.loss for r in run.evaluated], "test loss")
+    figure = _against_all(new, methods, lambda run: [r.quality.loss for r in run.evaluated], "loss")
     if log_scale(figure.axes[0].yaxis, losses):  # the others share its y axis
-        figure.axes[0].set_ylabel("test loss (log scale)")
+        figure.axes[0].set_ylabel("loss (log scale)")
     return figure
 
 
@@ -67,6 +69,8 @@ def _against_all(
     for axes, (name, values) in zip(panels, _X.items(), strict=True):
         seen: list[float] = []
         for method in (method for method in methods if method.first.evaluated):
+            if method.first.pooled and name != "rounds":
+                continue  # centralised training uploads nothing
             xs = [[values(run)[record.round] for record in run.evaluated] for run in method.runs]
             curves = [(x, y(run)) for x, run in zip(xs, method.runs, strict=True)]
             draw_curve(axes, curves, method.label, styles[method.label])
@@ -100,12 +104,12 @@ def _legend(figure: Any, axes: Any) -> None:
 
 
 def stages(new: NewFigure, methods: Sequence[Method]) -> Any:
-    """Plot the mean time per round by stage, and rounds over time."""
+    """Plot the mean time per round by stage, and rounds over time, both without the first round of a run."""
     figure = new(_WIDTH, max(2.6, 1.5 + 0.3 * len(methods)))
     bars, times = figure.subplots(1, 2, width_ratios=(3, 2))
     places, left = range(len(methods)), np.zeros(len(methods))
     for stage, (colour, hatch) in STAGES.items():
-        records = [[record for run in method.runs for record in run.records] for method in methods]
+        records = [[r for run in method.runs for r in run.records[1:] or run.records] for method in methods]
         means = [np.mean([record.timing.stage_seconds.get(stage, 0.0) for record in found]) for found in records]
         bars.barh(places, means, left=left, height=0.62, label=stage, color=colour, hatch=hatch)
         left += means
@@ -116,8 +120,8 @@ def stages(new: NewFigure, methods: Sequence[Method]) -> Any:
     styles = line_styles(method.label for method in methods)
     for method in methods:
         for run in method.runs:
-            times.plot([0.0, *run.elapsed], [0, *run.rounds], **styles[method.label])
-    times.set(xlabel="seconds in rounds", ylabel="rounds completed")
+            times.plot([seconds - run.elapsed[0] for seconds in run.elapsed], run.rounds, **styles[method.label])
+    times.set(xlabel="seconds since the end of the first round", ylabel="rounds completed")
     whole_numbers(times.yaxis)
     _legend(figure, bars)
     return figure
@@ -131,6 +135,7 @@ def by_block(
     known = np.concatenate([table[table > 0] for table in tables])
     if not known.size:
         return None
+    low, high = _colour_range(float(known.min()), float(known.max()))
     columns = min(len(tables), 3 if len(tables) > 4 else 4)
     rows = math.ceil(len(tables) / columns)
     figure = new(_WIDTH, 0.7 + 1.9 * rows)
@@ -139,17 +144,23 @@ def by_block(
         blocks, rounds = table.shape
         extent = (0.5, rounds + 0.5, -0.5, blocks - 0.5)
         positive = np.where(table > 0, table, np.nan)
-        image = heat_map(axes, positive, norm="log", vmin=known.min(), vmax=known.max(), extent=extent)
+        image = heat_map(axes, positive, norm="log", vmin=low, vmax=high, extent=extent)
         ticks = range(blocks - 1, -1, -max(1, blocks // 8))
         axes.set_yticks(ticks, [block_name(tick, blocks) for tick in ticks])
         whole_numbers(axes.xaxis)
     figure.axes[0].set_ylabel("block")
     bar = figure.colorbar(image, ax=figure.axes, label=label, pad=0.01)
-    bar.set_ticks(log_ticks(known.min(), known.max(), 6), minor=False)
+    bar.set_ticks(log_ticks(low, high, 6), minor=False)
     bar.minorticks_off()
     bar.ax.yaxis.set_major_formatter(plain_number)
     _note_limit(figure, len(tables), len(runs), "runs")
     return figure
+
+
+def _colour_range(low: float, high: float) -> tuple[float, float]:
+    """Return the ends of a colour scale. They differ by at least a factor, so that rounding errors look equal."""
+    middle = math.sqrt(low) * math.sqrt(high)
+    return min(low, middle / _LEAST_FACTOR**0.5), max(high, middle * _LEAST_FACTOR**0.5)
 
 
 def _note_limit(figure: Any, shown: int, count: int, what: str) -> None:
@@ -162,15 +173,22 @@ def block_name(k: int, blocks: int) -> str:
     return "shared" if k == blocks - 1 else str(k)
 
 
-def uploads(new: NewFigure, methods: Sequence[Method]) -> Any:
-    """Plot the floats uploaded per block, summed over all clients, as a mean over seeds."""
+def uploads(new: NewFigure, methods: Sequence[Method]) -> Any | None:
+    """Plot the floats uploaded per block, summed over all clients, as a mean over seeds.
+
+    Return None if no run uploads anything, because the training is centralised.
+    """
     from matplotlib.ticker import EngFormatter
 
+    styles = line_styles(method.label for method in methods)
+    methods = [method for method in methods if not method.first.pooled]
+    if not methods:
+        return None
     per_run = [[np.sum([r.blocks.upload_floats for r in run.records], axis=0) for run in m.runs] for m in methods]
     totals = [np.mean(found, axis=0) for found in per_run]
     blocks = max(len(total) for total in totals)
     figure = new(_WIDTH, 2.8 + 0.2 * legend_rows([method.label for method in methods]))
-    axes, styles = figure.subplots(), line_styles(method.label for method in methods)
+    axes = figure.subplots()
     width = 0.8 / len(methods)
     for k, (method, total) in enumerate(zip(methods, totals, strict=True)):
         places = np.arange(len(total)) + blocks - len(total) + (k - (len(methods) - 1) / 2) * width
@@ -200,7 +218,8 @@ def partitions(new: NewFigure, runs: Sequence[Run]) -> Any | None:
         title = f"{record.dataset}, data phase {phase}" if len(record.counts) > 1 else record.dataset
         axes.set_title(f"{title} ({_together(labels[record])})" if len(labels) > 1 else title)
         highest = np.max(record.counts)
-        image = label_map(axes, np.array(record.counts[phase]), record.shown, record.clients, highest, record.label)
+        counts = np.array(record.counts[phase])
+        image = label_map(axes, counts, record.shown, record.clients, highest, record.label, record.names)
         figure.colorbar(image, ax=axes, label="samples", pad=0.01)
     _note_limit(figure, len(shown), len(phases), "partitions")
     return figure

@@ -9,18 +9,33 @@ from raybcgd.data.partition import Ints
 from raybcgd.errors import ConfigError
 from raybcgd.report.style import drawing, heat_map
 
+_LONGEST_NAME = 12
+
 
 def label_map(
-    axes: Any, counts: Ints, shown: Sequence[int], clients: int, highest: int | None = None, label: str = "label"
+    axes: Any,
+    counts: Ints,
+    shown: Sequence[int],
+    clients: int,
+    highest: int | None = None,
+    label: str = "label",
+    names: Sequence[str] | None = None,
 ) -> Any:
-    """Plot samples per label (y) and client (x). `counts` has one row per client in `shown`, out of `clients`."""
+    """Plot samples per label (y) and client (x). `counts` has one row per client in `shown`, out of `clients`.
+
+    Clients have the `names` of the data set, or numbers.
+    """
     image = heat_map(axes, counts.T, vmin=0, vmax=highest)
     ticks = range(0, len(shown), -(-len(shown) // 11))
-    axes.set_xticks(ticks, [str(shown[tick]) for tick in ticks])
+    axes.set_xticks(ticks, [str(shown[tick]) if names is None else _short(names[shown[tick]]) for tick in ticks])
     axes.set_xlabel("client" if len(shown) == clients else f"client ({len(shown)} of {clients:,}, evenly spaced)")
     axes.yaxis.get_major_locator().set_params(integer=True)
     axes.set_ylabel(label)
     return image
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def draw_heat_map(counts: Ints, path: Path, title: str, label: str = "label") -> None:

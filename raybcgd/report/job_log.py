@@ -35,7 +35,7 @@ class LogBar:
             self._show(line)
 
     def end(self) -> None:
-        """Show a last line without an end."""
+        """Show the last line if it has no newline."""
         if self._rest:
             self.write("\n")
 

@@ -1,17 +1,21 @@
 """A report as one self-contained HTML file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from raybcgd.errors import ConfigError
 from raybcgd.report import figures
+from raybcgd.report.bars import duration
 from raybcgd.report.client_figure import client_accuracy
+from raybcgd.report.html_tables import failure_table, settings_table, summary_table
 from raybcgd.report.plots import headline
-from raybcgd.report.runs import Run, methods_of
+from raybcgd.report.runs import FailedRun, Run, methods_of
 from raybcgd.report.style import NewFigure, drawing, svg
-from raybcgd.report.tables import conditions, failure_table, settings_table, summary_table
+from raybcgd.report.tables import conditions
 
 _STYLE = """
 :root { color-scheme: light; }
@@ -27,7 +31,7 @@ th { font-weight: 600; vertical-align: bottom; border-bottom: 2px solid #999; wh
 th:first-child, td:first-child { text-align: left; white-space: normal; }
 td.best { font-weight: 700; }
 #errors td:last-child, #settings td { text-align: left; white-space: normal; }
-#settings th { text-align: left; }
+#settings th, #errors th:last-child { text-align: left; }
 code { font-size: .85em; overflow-wrap: anywhere; }
 figure { overflow-x: auto; }
 figure { margin: 0; }
@@ -35,8 +39,8 @@ figure svg { width: 100%; min-width: 44rem; height: auto; display: block; }
 footer { margin-top: 3rem; color: #666; font-size: .85rem; }
 @media (max-width: 60rem) {
   body { padding: 1rem 1rem 3rem; }
-  table { font-size: .74rem; }
-  th, td { padding: .25rem .3rem; }
+  table { font-size: .7rem; }
+  th, td { padding: .25rem .2rem; white-space: normal; }
 }
 @media print { body { max-width: none; } section { break-inside: avoid; } }
 """
@@ -49,7 +53,7 @@ _PAGE = """<!DOCTYPE html>
 <link rel="icon" href="data:,"><title>{title}</title><style>{style}</style></head>
 <body>
 <h1>{title}</h1>
-<p>{conditions}</p>
+{progress}<p>{conditions}</p>
 {summary}
 {sections}
 <section id="settings"><h2>Settings</h2>{settings}</section>
@@ -61,9 +65,10 @@ _PAGE = """<!DOCTYPE html>
 _TEXTS = {
     "accuracy": (
         "Accuracy",
-        "Test accuracy against rounds, and against the floats and bytes uploaded by all clients.",
+        "Accuracy against rounds, and against the floats and bytes uploaded by all clients: on the test data or, if "
+        "the settings below have data.evaluate_on = validation, as in a sweep, on the validation data.",
     ),
-    "loss": ("Loss", "Test loss on the same axes."),
+    "loss": ("Loss", "Loss on the same data and axes."),
     "clients": (
         "Accuracy of the clients",
         "Accuracy of the global model on the clients' own training samples: mean, worst tenth of the clients, and "
@@ -71,14 +76,15 @@ _TEXTS = {
     ),
     "stages": (
         "Time",
-        "Time per round by stage, and rounds over time. Evaluation overlaps the next round; only the wait is shown.",
+        "Time per round by stage, and rounds over time. The first round of a run is left out, because it includes "
+        "one-off costs such as imports. Evaluation overlaps the next round; only the wait is shown.",
     ),
     "drift": (
         "Drift per block",
         "Sum of the clients' squared displacements divided by the squared norm of their sum. "
-        "Small: the clients agree. Large: they diverge. Grey: nothing moved.",
+        "Small: the clients agree. Large: they diverge. Hatched: nothing moved.",
     ),
-    "movement": ("Movement per block", "Distance that the global model moved in each round."),
+    "movement": ("Movement per block", "Distance that the global model moved in each round. Hatched: 0."),
     "upload": ("Upload per block", "Floats uploaded by all clients. Every client uploads the shared block."),
     "partition": ("Partition", "Samples per client and label."),
     "failures": ("Failures over time", "Cumulative number of failures by round."),
@@ -86,8 +92,8 @@ _TEXTS = {
 """Heading and explanation of each figure."""
 
 
-def draw(new: NewFigure, runs: Sequence[Run], target: float) -> dict[str, Any]:
-    """Return the figures that have data, by name."""
+def draw(new: NewFigure, runs: Sequence[Run], target: float | None) -> dict[str, Any]:
+    """Return the figures that have data, by name. They mark the target, if there is one."""
     methods = methods_of(runs)
     firsts = [method.first for method in methods]
     drift = figures.by_block(
@@ -108,14 +114,28 @@ def draw(new: NewFigure, runs: Sequence[Run], target: float) -> dict[str, Any]:
     return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
-def write_report(runs: Sequence[Run], target: float, out: Path, png: bool = False) -> list[Path]:
-    """Write the page, and with `png` also every figure as a PNG. Return the files written."""
+def write_report(
+    runs: Sequence[Run],
+    target: float,
+    out: Path,
+    png: bool = False,
+    failed: Sequence[FailedRun] = (),
+    asked: bool = True,
+) -> list[Path]:
+    """Write the page, and with `png` also every figure as a PNG. Return the files written.
+
+    Numbers and figures leave out the runs that `failed`, unless there are no others. A single method is not compared
+    with a target that it never reaches, unless the user `asked` for that target.
+    """
+    lost = {one.folder for one in failed}
+    runs = [run for run in runs if run.folder not in lost] or runs
+    aims = asked or len(methods_of(runs)) > 1 or any(run.reaches(target) is not None for run in runs)
     with drawing() as new:
-        drawn = draw(new, runs, target)
+        drawn = draw(new, runs, target if aims else None)
         images = {out.with_name(f"{out.stem}-{name}.png"): figure for name, figure in drawn.items()} if png else {}
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(_page(runs, target, drawn), encoding="utf-8")
+            out.write_text(_page(runs, target, drawn, failed, aims), encoding="utf-8")
             for path, figure in images.items():
                 figure.savefig(path)
         except OSError as error:
@@ -123,23 +143,48 @@ def write_report(runs: Sequence[Run], target: float, out: Path, png: bool = Fals
     return [out, *images]
 
 
-def _page(runs: Sequence[Run], target: float, drawn: Mapping[str, Any]) -> str:
+def _page(runs: Sequence[Run], target: float, drawn: Mapping[str, Any], failed: Sequence[FailedRun], aims: bool) -> str:
     return _PAGE.format(
-        title=escape(_title(runs, target)),
+        title=escape(_title(runs, target, failed)),
         style=_STYLE,
+        progress="".join(f"<p><strong>{escape(line)}</strong></p>\n" for line in _progress(runs)),
         conditions=escape(_conditions(runs)),
-        summary=summary_table(methods_of(runs), target),
+        summary=summary_table(methods_of(runs), target, failed, aims),
         settings=settings_table(runs),
         sections="\n".join(_section(name, figure) for name, figure in drawn.items()),
-        failures=failure_table(runs),
+        failures=failure_table(runs, failed),
     )
 
 
-def _title(runs: Sequence[Run], target: float) -> str:
+def _title(runs: Sequence[Run], target: float, failed: Sequence[FailedRun]) -> str:
     """Return the page's title. Runs on different data or models are not compared."""
     if _differ(runs, ("data", "model")):
         return f"{len(runs)} runs with different data or models"
-    return headline({m.label: [run.records for run in m.runs] for m in methods_of(runs)}, target)
+    methods = methods_of(runs)
+    references = [method.label for method in methods if method.first.pooled]
+    lost = {one.method for one in failed} - {method.label for method in methods}
+    title = headline({m.label: [run.records for run in m.runs] for m in methods}, target, references)
+    return f"{title}; {len(lost)} failed" if lost else title
+
+
+def _progress(runs: Sequence[Run]) -> Iterator[str]:
+    """Yield a line about the runs in progress, and one about those that stopped before the end."""
+    running = [run for run in runs if run.state == "running"]
+    stopped = [run for run in runs if run.state == "stopped"]
+    if running:
+        yield f"In progress: {'; '.join(_position(run, len(runs)) + _time_left(run) for run in running)}."
+    if stopped:
+        yield f"Stopped before the end: {'; '.join(_position(run, len(runs)) for run in stopped)}."
+
+
+def _position(run: Run, runs: int) -> str:
+    return f"{f'{run.label}, ' if runs > 1 else ''}round {len(run.records)} of {run.config.rounds}"
+
+
+def _time_left(run: Run) -> str:
+    """Return an estimate from the median time of a round."""
+    seconds = float(np.median([record.timing.seconds for record in run.records]))
+    return f", about {duration(max(1.0, seconds * (run.config.rounds - len(run.records))))} left"
 
 
 def _conditions(runs: Sequence[Run]) -> str:

@@ -1,6 +1,6 @@
 """The plot of a comparison: accuracy against upload."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from raybcgd.record.rounds import RoundRecord
-from raybcgd.record.summary import accuracies, keeps, losses_of, reaches
+from raybcgd.record.summary import accuracies, keeps, last_tenth, losses_of, reaches
 from raybcgd.report.style import (
     NewFigure,
     draw_curve,
@@ -25,23 +25,38 @@ Methods = Mapping[str, Sequence[Sequence[RoundRecord]]]
 _TITLE_COLUMNS, _SUBJECT_COLUMNS = 66, 80
 _FEW_SEEDS = 3
 """A title claims a result only with this many seeds."""
+_DOT, _RING, _RINGS = 6.0, 4.0, 14.0
+"""Diameter of a dot, and how much wider each ring and all rings around it are."""
 
 
-def accuracy_against_upload(methods: Methods, target: float, subject: str, path: Path) -> None:
+def accuracy_against_upload(
+    methods: Methods, target: float, subject: str, path: Path, references: Collection[str] = ()
+) -> None:
     """Write a PNG plot of accuracy against the mean upload per client so far, in units of d."""
     with drawing() as new:
-        upload_figure(new, methods, target, subject).savefig(path)
+        upload_figure(new, methods, target, subject, references).savefig(path)
 
 
-def upload_figure(new: NewFigure, methods: Methods, target: float, subject: str) -> Any:
-    """Return the figure. The line below the title states the conditions."""
+def upload_figure(
+    new: NewFigure, methods: Methods, target: float, subject: str, references: Collection[str] = ()
+) -> Any:
+    """Return the figure. The line below the title states the conditions.
+
+    The `references` are centralised: they have no upload, and are horizontal lines.
+    """
     figure = new(9.6, max(4.6, 1.6 + 0.22 * len(methods)))
     axes = figure.subplots()
     styles = line_styles(methods)
     regression = is_regression(methods)
+    federated = {label: runs for label, runs in methods.items() if label not in references}
     for label, runs in methods.items():
-        draw_curve(axes, [_curve(run, regression) for run in runs], label, styles[label])
-    uploads = [value for runs in methods.values() for run in runs for value in _curve(run, regression)[0]]
+        curves = [_curve(run, regression) for run in runs]
+        if label in federated:
+            draw_curve(axes, curves, label, styles[label])
+        else:
+            level = np.mean([tail[0] for _, values in curves if (tail := last_tenth(values)) is not None] or [np.nan])
+            axes.axhline(float(level), label=label, **styles[label])
+    uploads = [value for runs in federated.values() for run in runs for value in _curve(run, regression)[0]]
     scale = " (log scale)" if log_scale(axes.xaxis, uploads, most=9) else ""
     axes.set_xlabel(f"mean upload per client so far, in units of the model size d{scale}")
     if regression:
@@ -50,16 +65,36 @@ def upload_figure(new: NewFigure, methods: Methods, target: float, subject: str)
     else:
         axes.set_ylabel("test accuracy, %")
         mark_target([axes], target)
-    costs = {label: _cost(runs, target) for label, runs in methods.items()}
+    costs = {label: _cost(runs, target) for label, runs in federated.items()}
+    dots = _mark_costs(axes, costs, styles, target)
+    texts = {label: _shown(costs[label], runs, target) for label, runs in federated.items()}
+    _legend(figure, axes, costs, {**dict.fromkeys(methods, "no upload"), **texts}, None if regression else target)
+    title = headline(methods, target, references)
+    figure.suptitle(fill(title, _TITLE_COLUMNS), x=0.01, ha="left", fontsize=13, fontweight="bold")
+    seeds = any(len(runs) > 1 for runs in methods.values())
+    subject += "; bands: ± one standard deviation over seeds" if seeds else ""
+    subject += (
+        f"; dots: upload after the first round with {percentage(target)}{', mean over seeds' * seeds}" if dots else ""
+    )
+    axes.set_title(fill(subject, _SUBJECT_COLUMNS), fontsize=9.5, fontweight="normal", color="#444444")
+    return figure
+
+
+def _mark_costs(
+    axes: Any, costs: Mapping[str, float | None], styles: Mapping[str, Mapping[str, str]], target: float
+) -> bool:
+    """Mark the uploads to the target with dots, equal ones as rings around each other. Return whether there are any."""
     low, high = axes.get_ylim()
+    groups: dict[str, list[tuple[str, float]]] = {}
     for label, cost in costs.items():
         if cost is not None and low <= 100 * target <= high:
-            axes.plot(cost, 100 * target, "o", color=styles[label]["color"], markersize=6, zorder=5)
-    _legend(figure, axes, costs, None if regression else target)
-    figure.suptitle(fill(headline(methods, target), _TITLE_COLUMNS), x=0.01, ha="left", fontsize=13, fontweight="bold")
-    bands = "" if all(len(runs) == 1 for runs in methods.values()) else "; bands: ± one standard deviation over seeds"
-    axes.set_title(fill(subject + bands, _SUBJECT_COLUMNS), fontsize=9.5, fontweight="normal", color="#444444")
-    return figure
+            groups.setdefault(f"{cost:.1f}", []).append((label, cost))
+    for group in groups.values():
+        wider = min(_RING, _RINGS / max(1, len(group) - 1))
+        for k, (label, cost) in enumerate(group):
+            size = _DOT + wider * (len(group) - 1 - k)
+            axes.plot(cost, 100 * target, "o", color=styles[label]["color"], markersize=size, zorder=5, mew=0)
+    return bool(groups)
 
 
 def is_regression(methods: Methods) -> bool:
@@ -75,15 +110,17 @@ def _curve(records: Sequence[RoundRecord], regression: bool) -> tuple[list[float
     return [upload for upload, _ in known], [value for _, value in known]
 
 
-def _legend(figure: Any, axes: Any, costs: Mapping[str, float | None], target: float | None) -> None:
+def _legend(
+    figure: Any, axes: Any, costs: Mapping[str, float | None], texts: Mapping[str, str], target: float | None
+) -> None:
     """List the methods beside the plot, the cheapest first, with their upload to the target if there is one."""
-    lines = {line.get_label(): line for line in axes.lines if line.get_label() in costs}
-    order = sorted(lines, key=lambda label: (costs[label] is None, costs[label] or 0.0))
-    texts = [shortened(label) if target is None else f"{shortened(label)}: {_shown(costs[label])}" for label in order]
+    lines = {line.get_label(): line for line in axes.lines if line.get_label() in texts}
+    order = sorted(lines, key=lambda label: (costs.get(label) is None, costs.get(label) or 0.0))
+    names = {label: shortened(label) for label in order}
     title = None if target is None else f"first reaches {percentage(target)} after"
     figure.legend(
         [lines[label] for label in order],
-        texts,
+        [names[label] if target is None else f"{names[label]}: {texts[label]}" for label in order],
         loc="outside right upper",
         title=title,
         frameon=False,
@@ -92,8 +129,9 @@ def _legend(figure: Any, axes: Any, costs: Mapping[str, float | None], target: f
     )
 
 
-def _shown(cost: float | None) -> str:
-    return "never" if cost is None else f"{cost:.1f} d"
+def _shown(cost: float | None, runs: Sequence[Sequence[RoundRecord]], target: float) -> str:
+    reached = sum(reaches(records, target) is not None for records in runs)
+    return f"{cost:.1f} d" if cost is not None else f"only {reached} of {len(runs)} seeds" if reached else "never"
 
 
 def _cost(runs: Sequence[Sequence[RoundRecord]], target: float) -> float | None:
@@ -103,12 +141,13 @@ def _cost(runs: Sequence[Sequence[RoundRecord]], target: float) -> float | None:
     return float(np.mean(costs)) if len(costs) == len(runs) else None
 
 
-def headline(methods: Methods, target: float) -> str:
-    """Return a title. It claims a saving only if it is sustained: with several seeds, each beyond the noise.
+def headline(methods: Methods, target: float, references: Collection[str] = ()) -> str:
+    """Return a title. It claims a saving only if there are several seeds, and every seed saves more than the noise.
 
     The cheapest method has to keep the target from some round to the end; the other one only has to reach it once.
+    Centralised `references` have no upload to save.
     """
-    claim = _claim(methods, target)
+    claim = _claim({label: runs for label, runs in methods.items() if label not in references}, target)
     if claim is not None:
         return claim
     regression = is_regression(methods)
@@ -125,7 +164,7 @@ def headline(methods: Methods, target: float) -> str:
 
 
 def _claim(methods: Methods, target: float) -> str | None:
-    """Return the saving of the cheapest method compared with FedAvg, or with the most expensive one, if it is one."""
+    """Return the saving of the cheapest method over FedAvg, or over the most expensive method. None if unclear."""
     kept, reached = _costs(methods, target, keeps), _costs(methods, target, reaches)
     best = min(kept, key=lambda label: float(np.mean(kept[label])), default="")
     others = [label for label in reached if label != best]
@@ -139,13 +178,16 @@ def _claim(methods: Methods, target: float) -> str | None:
     if ratios.min() <= 1 or mean - deviation <= 1:
         return None
     gain = f"{mean:.1f} ± {deviation:.1f} times less upload than {reference}"
-    return f"{best} keeps {percentage(target)} with {gain} ({len(ratios)} seeds)"
+    return f"{best} keeps {percentage(target)} accuracy with {gain} ({len(ratios)} seeds)"
 
 
 def _costs(
     methods: Methods, target: float, find: Callable[[Sequence[RoundRecord], float], RoundRecord | None]
 ) -> dict[str, list[float]]:
-    """Return the upload of each run up to a round, for the methods with enough seeds that all have such a round."""
+    """Return each run's upload up to the round that `find` returns.
+
+    Methods with few seeds, or with a run that has no such round, are left out.
+    """
     found = {label: [find(records, target) for records in runs] for label, runs in methods.items()}
     return {
         label: [record.traffic.upload_d_total for record in records if record is not None]

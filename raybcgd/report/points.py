@@ -9,9 +9,12 @@ from time import monotonic
 from raybcgd.record.rounds import RoundLog
 from raybcgd.report.bars import Screen, duration
 from raybcgd.report.progress import Display
+from raybcgd.report.wrapping import print_text
 from raybcgd.storage import RunFolder
 
 _POLL_SECONDS = 1.0
+_ENOUGH_ROUNDS = 20
+"""The time left is estimated after this many rounds, or those of a point: the first ones include the start of Tune."""
 
 
 class Points:
@@ -22,27 +25,32 @@ class Points:
         self._ended: set[int] = set()
         self.screen, self._started = Screen(display.console), monotonic()
         self._bar = self.screen.add("sweep", sum(rounds))
+        self._not_run = sum(map(self._done, range(len(rounds))))
+        """Rounds that count as done, but took no time: those before a resume, and those after an early end."""
 
     def end(self, number: int, line: str) -> None:
         """Mark a point as ended, and print a line about it."""
+        if logged := self._done(number):  # 0: the run is on another node
+            self._not_run += self._rounds[number] - logged
         self._ended.add(number)
         self.update()
-        left = self._bar.texts.get("left")
-        self._display.console.print(
-            f"{line}  ({self._bar.texts['stage']}{f', {left}' if left else ''})",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        done = f"{self._bar.texts['stage']}{f', {self.left}' if self.left else ''}"
+        print_text(self._display.console, f"{line}  ({done})")
+
+    @property
+    def left(self) -> str:
+        """The time left, if it is known."""
+        return self._bar.texts.get("left", "")
 
     def update(self) -> None:
         """Count the rounds again."""
         done = [self._done(number) for number in range(len(self._rounds))]
         self._bar.done, rounds = sum(done), sum(self._rounds)
         self._bar.texts["stage"] = f"{len(self._ended)} of {len(done)} points done"
-        seconds = (monotonic() - self._started) / max(1, sum(done))
-        remaining = rounds - sum(done)
-        self._bar.texts["left"] = f"{duration(seconds * remaining)} left" if any(done) and remaining else ""
+        ran, remaining = sum(done) - self._not_run, rounds - sum(done)
+        seconds = (monotonic() - self._started) / max(1, ran)
+        enough = ran >= min(_ENOUGH_ROUNDS, *self._rounds)
+        self._bar.texts["left"] = f"{duration(seconds * remaining)} left" if enough and remaining else ""
         self.screen.changed()
 
     def _done(self, number: int) -> int:

@@ -2,7 +2,7 @@
 
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
 from typing import NamedTuple
@@ -99,7 +99,7 @@ class Display:
             self.print_line(f"{text} took {seconds:.1f} s")
 
     def expect(self, runs: int, rounds: int) -> None:
-        """Expect some runs with so many rounds in total. The time left is then that of all of them."""
+        """Expect this many runs and rounds in total. The time left is then that of all runs."""
         self._runs, self._started, self._later_rounds = runs, 0, rounds
 
     @contextmanager
@@ -120,15 +120,15 @@ class Display:
         self._later_rounds = max(0, self._later_rounds - rounds)
 
     def left(self, rounds: int, seconds: float, first: bool) -> str | None:
-        """Return the estimated time left with so many rounds to go, after a round that took some seconds."""
-        if not first:  # the first round of a run takes longer, and counts only while there is no other
+        """Return the estimated time left, with `rounds` to go after a round that took `seconds`."""
+        if not first:  # the first round of a run takes longer, so it counts only while there is no other
             self._recent.append(seconds)
         known = self._recent or [seconds]
         rounds += self._later_rounds
         return duration(rounds * sum(known) / len(known)) if rounds else None
 
     def print_line(self, text: str) -> None:
-        """Print a line where the console can show no bars."""
+        """Print a line if the console cannot show bars."""
         if not (self.console.is_terminal or self.console.is_jupyter):
             self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -168,22 +168,43 @@ class Watcher:
     def observe(self, record: RoundRecord) -> None:
         """Show a finished round."""
         self._end_stage()
-        done, rounds, seconds = record.round + 1, self._bar.rounds or 0, record.timing.seconds
-        accuracy, loss = record.quality.accuracy, record.quality.loss
-        line = RoundLine(
+        to_go = max(0, (self._bar.rounds or 0) - record.round - 1)
+        left = self._display.left(to_go, record.timing.seconds, first=not self._rounds_seen)
+        self._rounds_seen += 1
+        line = self._line(record, left)
+        self._display.print_line(str(line))
+        line.show(self._bar)
+        self._screen.changed()
+
+    def finished(self, records: Sequence[RoundRecord]) -> None:
+        """Show that a run was finished before."""
+        self._end_stage()
+        for record in records[-1:]:
+            self._line(record).show(self._bar)
+        self._display.print_line(f"{self._label}: already finished after {len(records)} rounds")
+        self._bar.end("already finished")
+        self._screen.changed()
+
+    def _line(self, record: RoundRecord, left: str | None = None) -> RoundLine:
+        done, seconds, accuracy = record.round + 1, record.timing.seconds, record.quality.accuracy
+        return RoundLine(
             self._label,
             done,
-            max(done, rounds),
+            max(done, self._bar.rounds or 0),
             None if accuracy is None else 100 * accuracy,
-            loss,
+            record.quality.loss,
             record.traffic.upload_d_total,
             seconds,
             len(record.participants) / max(seconds, 1e-9),
-            self._display.left(max(0, rounds - done), seconds, first=not self._rounds_seen),
+            left,
         )
-        self._rounds_seen += 1
-        self._display.print_line(str(line))
-        line.show(self._bar)
+
+    def end(self, limit: str | None = None) -> None:
+        """Show that the run has ended, and the limit that ended it before its last round."""
+        self._end_stage()
+        if limit is not None:
+            self._display.print_line(f"{self._label}: ended after {self._bar.done} rounds by {limit}")
+        self._bar.end("" if limit is None else f"ended by {limit.partition(' = ')[0]}")
         self._screen.changed()
 
     def _end_stage(self) -> None:

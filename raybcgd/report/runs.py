@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from raybcgd.algorithms.contract import title
 from raybcgd.algorithms.settings import ALGORITHMS, DEFAULT_ALGORITHM
@@ -13,11 +13,15 @@ from raybcgd.config import Config, make_config, run_tables
 from raybcgd.data.partition import Partitioner
 from raybcgd.data.settings import PARTITIONS
 from raybcgd.errors import ConfigError
-from raybcgd.record.comparison import read_comparison
+from raybcgd.record.comparison import read_comparison, run_labels
+from raybcgd.record.lock import in_use
 from raybcgd.record.partition import PartitionRecord, read_partition
 from raybcgd.record.rounds import RoundLog, RoundRecord
 from raybcgd.record.summary import accuracies, losses_of, reaches
 from raybcgd.storage import RunFolder, slug
+
+State = Literal["finished", "running", "stopped"]
+"""A stopped run has not finished, and no process continues it."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class Run:
     """Without the method, the codec and other parts that no report shows."""
     records: tuple[RoundRecord, ...]
     partition: PartitionRecord | None
+    state: State = "finished"
 
     @cached_property
     def evaluated(self) -> list[RoundRecord]:
@@ -54,6 +59,11 @@ class Run:
     def regression(self) -> bool:
         """Whether the run has losses, but no accuracies."""
         return not self.accuracies and bool(self.losses)
+
+    @property
+    def pooled(self) -> bool:
+        """Whether one client holds the data of all clients: centralised training."""
+        return self.partition is not None and self.partition.clients < self.config.data.partition.clients
 
     @property
     def rounds(self) -> range:
@@ -91,7 +101,7 @@ class Run:
 
     @property
     def moved(self) -> float:
-        """The share of client tasks that another host took over to balance the load, which is no failure."""
+        """The share of client tasks that another host took over to balance the load, which is not a failure."""
         tasks = sum(len(record.participants) for record in self.records)
         return sum(record.hosts.rehomed_clients for record in self.records) / max(1, tasks)
 
@@ -119,6 +129,29 @@ class Method:
         return self.runs[0]
 
 
+class FailedRun(NamedTuple):
+    """A run of a comparison that failed."""
+
+    label: str
+    method: str
+    reason: str
+    folder: Path
+
+
+def failed_runs(paths: Sequence[Path]) -> list[FailedRun]:
+    """Return the runs of comparisons that failed. Their folders have no summary, and possibly no rounds."""
+    found: list[FailedRun] = []
+    for path in paths:
+        folder = path.parent if RunFolder(path).config.exists() else path
+        comparison = read_comparison(folder)
+        for row in () if comparison is None else comparison.runs:
+            names = run_labels(str(row.get("label", "")), row.get("seeds") or ())
+            unfinished = [name for name in names if not RunFolder(folder / slug(name)).summary.exists()]
+            reasons = dict(zip(unfinished, row.get("failures") or (), strict=False))
+            found += [FailedRun(n, row["label"], str(why), folder / slug(n)) for n, why in reasons.items()]
+    return [one for one in found if any(path in (one.folder, one.folder.parent) for path in paths)]
+
+
 def methods_of(runs: Sequence[Run]) -> list[Method]:
     """Group runs by method, in order."""
     return [
@@ -128,7 +161,7 @@ def methods_of(runs: Sequence[Run]) -> list[Method]:
 
 
 def differing_settings(runs: Sequence[Run]) -> list[str]:
-    """Return the keys of the settings that are not the same in all runs, without those of the place and the seed."""
+    """Return the keys of the settings that differ between runs, except for the seed and where the runs are executed."""
     keys = dict.fromkeys(key for run in runs for key in run.settings)
     values = {key: {repr(run.settings.get(key)) for run in runs} for key in keys}
     return [
@@ -187,7 +220,17 @@ def _read(folder: RunFolder) -> Run:
     methods = _methods(folder.path.parent)
     label = next((label for label in methods if slug(label) == folder.path.name), None) or _title(tables)
     config, partition = _readable_config(tables), read_partition(folder.partition)
-    return Run(label, methods.get(label, label), dict(_flat(tables)), folder.path, config, records, partition)
+    state = _state(folder, config, len(records))
+    return Run(label, methods.get(label, label), dict(_flat(tables)), folder.path, config, records, partition, state)
+
+
+def _state(folder: RunFolder, config: Config, rounds: int) -> State:
+    """Return whether a run has finished. A summary of fewer rounds is from before it was resumed."""
+    if rounds >= config.rounds:
+        return "finished"
+    if in_use(folder.path):
+        return "running"
+    return "finished" if folder.summary.exists() else "stopped"
 
 
 def _flat(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -21,9 +21,11 @@ Curve = tuple[Sequence[float], Sequence[float | None]]
 # hatches also tell runs apart.
 _COLOURS = [
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
-    *("#882255", "#999933", "#44AA99", "#332288", "#661100", "#888888", "#AA4499"),
+    *("#882255", "#999933", "#44AA99", "#332288", "#661100", "#AA4499", "#DDCC77"),
 ]
 _DASHES = ["-", "--", "-.", ":"]
+_DASH_OF = [0, 1, 2, 3, 0, 1, 2, 3, 3, 0, 1, 0, 2, 2]
+"""The dashes of each colour. Similar colours, also to colour-blind readers, have different ones."""
 _FIXED = ("FedAvg", "FedAvgM", "FedBCGD", "FedBCGD+", "SCAFFOLD", "FedProx", "FedAdam", "FedDC", "FedPVR")
 """Methods that look the same in every figure of every report."""
 _LONGEST_LABEL = 36
@@ -78,12 +80,16 @@ def drawing() -> Iterator[NewFigure]:
 def line_styles(labels: Iterable[str]) -> dict[str, dict[str, str]]:
     """Return the colour and the dashes of each method. Well-known methods always have the same ones."""
     labels = list(labels)
-    count = math.lcm(len(_COLOURS), len(_DASHES))
+    colours = len(_COLOURS)
+    count = colours * len(_DASHES)
     taken = {_FIXED.index(label) for label in labels if label in _FIXED}
     free = chain((k for k in range(count) if k not in taken), cycle(range(count)))
     places = {label: _FIXED.index(label) if label in _FIXED else next(free) for label in labels}
     return {
-        label: {"color": _COLOURS[k % len(_COLOURS)], "linestyle": _DASHES[k % len(_DASHES)]}
+        label: {
+            "color": _COLOURS[k % colours],
+            "linestyle": _DASHES[(_DASH_OF[k % colours] + k // colours) % len(_DASHES)],
+        }
         for label, k in places.items()
     }
 
@@ -101,28 +107,29 @@ def draw_curve(axes: Any, curves: Sequence[Curve], label: str, style: Mapping[st
 
 
 def heat_map(axes: Any, table: Any, **options: Any) -> Any:
-    """Draw a table as a heat map, with its first row at the bottom. NaN is grey."""
+    """Draw a table as a heat map, with its first row at the bottom. NaN is hatched, unlike any colour."""
     axes.grid(visible=False)
-    axes.set_facecolor("#dddddd")
+    axes.patch.set(facecolor="white", edgecolor="#999999", hatch="////")
     return axes.imshow(table, aspect="auto", origin="lower", interpolation="nearest", cmap="cividis", **options)
 
 
-def mark_target(panels: Sequence[Any], target: float) -> None:
-    """Fit the y axes, in percent, to the curves, and mark the target accuracy if it is near them.
+def mark_target(panels: Sequence[Any], target: float | None) -> None:
+    """Fit the y axes, in percent, to the curves, and mark the target accuracy if there is one near them.
 
     The last panel labels the line.
     """
     low, high = panels[0].get_ylim()
-    near = low - (high - low) / 4 <= 100 * target <= high + (high - low) / 4
-    if near:
+    if target is not None and not low - (high - low) / 4 <= 100 * target <= high + (high - low) / 4:
+        target = None
+    if target is not None:
         margin = (high - low) / 20
         low, high = min(low, 100 * target - margin), max(high, 100 * target + margin)
     for axes in panels:
         axes.set_ylim(max(0, low), min(101, high))
-        if near:
+        if target is not None:
             axes.axhline(100 * target, color="#888888", linewidth=0.9, linestyle=(0, (2, 2)), zorder=0)
-    place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
-    if near:
+    if target is not None:
+        place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
         text = f"target\n{percentage(target)}"
         panels[-1].annotate(text, (1, 100 * target), (4, 0), fontsize=8, color="#555555", **place)
 

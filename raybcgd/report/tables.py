@@ -1,12 +1,9 @@
-"""Tables for the terminal, for Markdown files and for the HTML page."""
+"""Tables for the terminal and for Markdown files."""
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.filesize import decimal
 from rich.table import Table
@@ -16,8 +13,7 @@ from raybcgd.data.partition import Partitioner
 from raybcgd.data.settings import SOURCES
 from raybcgd.model.settings import MODELS
 from raybcgd.record.rounds import RoundRecord
-from raybcgd.record.summary import Standing, keeps, last_tenth
-from raybcgd.report.runs import Method, Run, differing_settings, methods_of
+from raybcgd.record.summary import Standing
 from raybcgd.report.style import percentage
 
 
@@ -38,10 +34,10 @@ def conditions(
 
 # Terminal and Markdown
 
-_DROPPED_FIRST = ("time", "best", "d/round", "d total")
+_DROPPED_FIRST = ("s/round", "best", "d/round", "d total")
 _SHORTEST_NAME = 10
 """Columns for the names of methods, however narrow the terminal is."""
-_NOT_KEPT = "* reached, but below the target again at the end"
+MEDIAN = "Time per round is the median, without one-off costs such as imports in the first round."
 
 
 def comparison_table(lines: Sequence[Standing], target: float, width: int = 120) -> Table:
@@ -61,11 +57,13 @@ def comparison_table(lines: Sequence[Standing], target: float, width: int = 120)
     table.add_column("method", min_width=widest, max_width=widest)
     for name in list(needs)[1:]:
         table.add_column(name, justify="right", min_width=needs[name], no_wrap=True)
-    cheapest = min((line.upload_d_to_target for line in lines if line.upload_d_to_target is not None), default=math.nan)
-    for line, row in zip(lines, rows, strict=True):
-        table.add_row(*(row[name] for name in needs), style="bold" if line.upload_d_to_target == cheapest else None)
-    if any("*" in text for row in rows for text in row.values()):
-        table.caption, table.caption_justify = _NOT_KEPT, "left"
+    costs = [None if line.pooled else line.upload_d_to_target for line in lines]
+    cheapest = min((f"{cost:.1f}" for cost in costs if cost is not None), key=float, default=None)
+    for cost, row in zip(costs, rows, strict=True):
+        best = cost is not None and f"{cost:.1f}" == cheapest  # equal texts are equally bold
+        table.add_row(*(row[name] for name in needs), style="bold" if best else None)
+    table.caption = "\n".join([*notes(lines, target), *([MEDIAN] if "s/round" in needs else [])]) or None
+    table.caption_justify = "left"
     return table
 
 
@@ -73,8 +71,46 @@ def comparison_markdown(lines: Sequence[Standing], target: float, details: bool 
     """Return a comparison as a Markdown table, with the final accuracies, all volumes and the hyper-parameters."""
     rows = _rows(lines, target, details)
     texts = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
-    note = f"\n{_NOT_KEPT}\n" if any("*" in cell for row in texts for cell in row) else ""
-    return "".join(f"| {' | '.join(row)} |\n" for row in texts) + note
+    below = " ".join([MEDIAN, *notes(lines, target)])  # a line that starts with a star would be a list
+    return "".join(f"| {' | '.join(row)} |\n" for row in texts) + f"\n{below}\n"
+
+
+def notes(lines: Sequence[Standing], target: float) -> list[str]:
+    """Return one sentence for each mark in the table of a comparison."""
+    goal, found = percentage(target), []
+    if any(falls_back(line, target) for line in lines):
+        found.append(f"* {goal} is reached, but the mean of the last tenth is below it.")
+    partial = [not_reached(line) for line in lines if line.reached and line.upload_d_to_target is None]
+    if partial:
+        found.append(f"{partial[0]}: only these reach {goal}, so there is no mean.")
+    if any(line.last_tenth_deviation is not None for line in lines):
+        found.append("± is one standard deviation over the seeds.")
+    pooled = ", ".join(line.label for line in lines if line.pooled)
+    if pooled:
+        found.append(f"{pooled}: the data is in one place, so there is no federated upload.")
+    return found
+
+
+def falls_back(line: Standing, target: float) -> bool:
+    """Return whether a method reaches the target, but its last tenth, which the tables show, is below it."""
+    tail = line.last_tenth_accuracy
+    return line.rounds_to_target is not None and tail is not None and tail < target
+
+
+def not_reached(line: Standing) -> str:
+    """Return what a table shows if there is no mean over the seeds, because not all of them reach the target."""
+    return f"{line.reached} of {line.finished} seeds" if line.reached else "never"
+
+
+def shown_rounds(line: Standing) -> str:
+    """Return the rounds to the target. A mean over seeds has one decimal, like the upload."""
+    rounds = line.rounds_to_target
+    return not_reached(line) if rounds is None else f"{rounds:.{int(len(line.seeds) > 1)}f}"
+
+
+def shown_seconds(seconds: float | None) -> str:
+    """Return the time of a round with milliseconds if it is short."""
+    return "-" if seconds is None else f"{seconds:.3f}" if seconds < 10 else f"{seconds:,.1f}"
 
 
 def _only_losses(lines: Sequence[Standing]) -> bool:
@@ -92,35 +128,42 @@ def _rows(lines: Sequence[Standing], target: float, details: bool = False) -> li
 
 def _cells(line: Standing, target: float) -> dict[str, str]:
     """Return the cells of a row by heading."""
-    goal, kept = percentage(target), "" if line.keeps_target else "*"
+    goal, star = percentage(target), "*" if falls_back(line, target) else ""
+    cost = line.upload_d_to_target
     lost = f" ({len(line.failures)} of {len(line.seeds)} seeds failed)" if line.failures and line.rounds else ""
     cells = {
         "method": line.label + lost,
-        "last tenth": _with_deviation(line),
+        "last tenth": last_tenth_text(line),
         "best": shown_loss(line.best_loss) if line.regression else percent(line.best_accuracy),
         "d/round": f"{line.upload_d_per_round:.3f}",
         "d total": f"{line.upload_d_total:.1f}",
-        f"d to {goal}": "never" if line.upload_d_to_target is None else f"{line.upload_d_to_target:.1f}{kept}",
-        f"rounds to {goal}": "-" if line.rounds_to_target is None else f"{line.rounds_to_target:.0f}",
-        "time, s": f"{line.seconds:.1f}",
+        f"d to {goal}": not_reached(line) if cost is None else f"{cost:.1f}{star}",
+        f"rounds to {goal}": "-" if line.rounds_to_target is None else shown_rounds(line),
+        "s/round": shown_seconds(line.round_seconds_median),
     }
+    if line.pooled:
+        cells |= dict.fromkeys(("d/round", "d total", f"d to {goal}"), "-")
     return cells if line.rounds else {**dict.fromkeys(cells, "-"), "method": line.label, "last tenth": "failed"}
 
 
 def _more_cells(line: Standing, target: float) -> dict[str, str]:
     goal = percentage(target)
     floats, size = line.upload_floats_to_target, line.upload_bytes_to_target
-    return {
+    cells = {
         "final": shown_loss(line.final_loss) if line.regression else percent(line.final_accuracy),
         "floats total": f"{line.upload_floats:,.0f}",
-        f"floats to {goal}": "never" if floats is None else f"{floats:,.0f}",
+        f"floats to {goal}": not_reached(line) if floats is None else f"{floats:,.0f}",
         "bytes total": decimal(round(line.upload_bytes)),
-        f"bytes to {goal}": "never" if size is None else decimal(round(size)),
+        f"bytes to {goal}": not_reached(line) if size is None else decimal(round(size)),
         "settings": f"`{line.settings}`",
     }
+    if line.pooled:
+        cells |= {name: "-" for name in cells if name.startswith(("floats", "bytes"))}
+    return cells
 
 
-def _with_deviation(line: Standing) -> str:
+def last_tenth_text(line: Standing) -> str:
+    """Return the mean over the last tenth of the rounds, with its deviation over the seeds."""
     accuracy, deviation = line.last_tenth_accuracy, line.last_tenth_deviation
     if line.regression:
         return shown_loss(line.last_tenth_loss) + ("" if deviation is None else f" ± {deviation:.2g}")
@@ -134,13 +177,14 @@ def run_table(summary: Mapping[str, Any], folder: Path) -> Table:
     table = Table(title=f"{summary['algorithm']}: {summary['rounds']} rounds", show_header=False, title_justify="left")
     rows = {
         **_quality(summary),
+        **({"ended by": summary["ended_by"]} if summary.get("ended_by") else {}),
         "model": _size(summary),
         "upload per client": f"{summary['upload_d_total'] / max(1, summary['rounds']):.3f} d per round, "
         f"{summary['upload_d_total']:.1f} d in total",
         "upload, all clients": f"{summary['upload_floats']:,} floats, {decimal(summary['upload_bytes'])}",
         "download, all clients": f"{summary['download_floats']:,} floats, {decimal(summary['download_bytes'])}",
         "time": f"{summary['seconds']:.1f} s in rounds, {summary['round_seconds_median'] or 0:.3f} s per round "
-        f"(median); {summary['total_seconds']:.1f} s with the start",
+        f"(median); {summary['total_seconds']:.1f} s with start-up",
         "weights": f"SHA-256 {summary['sha256'][:16]}…",
         "files": str(folder),
     }
@@ -173,151 +217,3 @@ def percent(value: float | None) -> str:
 def shown_loss(value: float | None) -> str:
     """Return a loss with four digits."""
     return "-" if value is None else f"{value:.4g}"
-
-
-# HTML
-
-
-class _Cell(NamedTuple):
-    text: str
-    score: float | None = None
-    """The highest score in a column is bold."""
-
-
-def summary_table(methods: Sequence[Method], target: float) -> str:
-    """Return an HTML table of accuracy and upload to the target, as in the papers. The best values are bold."""
-    rows = [_summary(method, methods[0], target) for method in methods]
-    if all(run.regression for method in methods for run in method.runs):
-        rows = [_without_accuracy(method, row) for method, row in zip(methods, rows, strict=True)]
-    fell = f"{_NOT_KEPT}. " if any("*" in cell.text for row in rows for cell in row.values()) else ""
-    return f"{_html(rows)}<p>{fell}Time is that of the rounds, without the start.</p>"
-
-
-def _summary(method: Method, reference: Method, target: float) -> dict[str, _Cell]:
-    """Return the cells of a summary row by heading. Numbers are means over seeds."""
-    goal, runs = percentage(target), method.runs
-    finals = _mean([run.accuracies[-1] if run.accuracies else None for run in runs])
-    best = _mean([max(run.accuracies, default=None) for run in runs])
-    kept = "" if all(keeps(run.records, target) for run in runs) else "*"
-    cost, other = _cost(method, target, "bytes"), _cost(reference, target, "bytes")
-    saving = None if cost is None or other is None else other / cost
-    uploads = [run.records[-1].traffic.upload_d_total / len(run.records) for run in runs]
-
-    def to_goal(name: str, show: Callable[[float], str]) -> _Cell:
-        value = _cost(method, target, name)
-        return _Cell("never") if value is None else _Cell(show(value) + kept, -value)
-
-    return {
-        "method": _Cell(method.label if len(runs) == 1 else f"{method.label} ({len(runs)} seeds)"),
-        "rounds": _Cell(f"{np.mean([len(run.records) for run in runs]):g}"),
-        "final accuracy": _Cell(percent(finals), finals),
-        "best accuracy": _Cell(percent(best), best),
-        "accuracy, last tenth": _Cell(_last_tenths(runs)),
-        "upload per round, d": _Cell(f"{np.mean(uploads):.3f}"),
-        f"rounds to {goal}": to_goal("rounds", "{:.0f}".format),
-        f"floats to {goal}": to_goal("floats", "{:,.0f}".format),
-        f"bytes to {goal}": to_goal("bytes", lambda value: decimal(round(value))),
-        f"d to {goal}": to_goal("upload_d", "{:.1f}".format),
-        f"upload reduction vs. {reference.label}": _Cell(
-            "-" if saving is None else f"{saving:.2f}×{kept}",  # noqa: RUF001
-            saving,
-        ),
-        "time": _Cell(f"{np.mean([run.elapsed[-1] for run in runs]):,.1f} s"),
-    }
-
-
-def _without_accuracy(method: Method, row: dict[str, _Cell]) -> dict[str, _Cell]:
-    """Return the row of a regression: losses, without accuracies and targets."""
-    finals, best = (_mean([at(run.losses) for run in method.runs]) for at in (lambda losses: losses[-1], min))
-    losses = {
-        "final loss": _Cell(shown_loss(finals), None if finals is None else -finals),
-        "best loss": _Cell(shown_loss(best), None if best is None else -best),
-    }
-    kept = {name: cell for name, cell in row.items() if "accuracy" not in name and " to " not in name}
-    first = {name: kept.pop(name) for name in ("method", "rounds")}
-    return {**first, **losses, **{name: cell for name, cell in kept.items() if not name.startswith("upload reduction")}}
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known and len(known) == len(values) else None
-
-
-def _cost(method: Method, target: float, name: str) -> float | None:
-    """Return the mean over seeds of a quantity at the round that first reaches the target; None without one."""
-    ends = [(run, run.reaches(target)) for run in method.runs]
-    return _mean([None if end is None else getattr(run, name)[end] for run, end in ends])
-
-
-def _last_tenths(runs: Sequence[Run]) -> str:
-    """Return the mean over the last tenth of the rounds, with the deviation over seeds or, for one run, over rounds."""
-    tails = [tail for run in runs if (tail := last_tenth(run.accuracies)) is not None]
-    if not tails:
-        return "-"
-    mean, deviation = tails[0]
-    if len(tails) > 1:
-        means = [tail[0] for tail in tails]
-        mean, deviation = float(np.mean(means)), float(np.std(means, ddof=1))
-    return percent(mean) if deviation is None else f"{100 * mean:.1f} ± {100 * deviation:.1f} %"
-
-
-def settings_table(runs: Sequence[Run]) -> str:
-    """Return the hyper-parameters of every method, and the settings that all runs share, as HTML."""
-    methods = methods_of(runs)
-    different = [key for key in differing_settings(runs) if not key.startswith("algorithm.")]
-    rows = []
-    for method in methods:
-        settings = method.first.settings
-        own = {key: settings[key] for key in settings if key.startswith("algorithm.") or key in different}
-        rows.append({"method": _Cell(method.label), "settings": _Cell(_listed(own))})
-    hidden = ("algorithm", "compare", "hosts", "metrics", "track", "checkpoint", "seed", "version")
-    shared = {k: v for k, v in runs[0].settings.items() if k.partition(".")[0] not in hidden and k not in different}
-    common = f"<p>All runs: <code>{escape(_listed(shared))}</code></p>" if len(methods) > 1 or shared else ""
-    return _html(rows) + common
-
-
-def _listed(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key.removeprefix('algorithm.')} = {value}" for key, value in settings.items())
-
-
-def failure_table(runs: Sequence[Run]) -> str:
-    """Return an HTML table of failures by kind, with the errors of dropped clients."""
-    if not any(run.failed for run in runs):
-        return "<p>None: no client was dropped, no task was retried, and no host was lost.</p>" + _moved(runs)
-    rows = []
-    for run in runs:
-        reasons = sorted({f"client {d.client}: {d.reason}" for r in run.records for d in r.dropped if d.reason})
-        more = f"; and {len(reasons) - 3} more" if len(reasons) > 3 else ""
-        counts = {kind: _Cell(f"{sum(counts):,}") for kind, counts in run.failures.items()}
-        why = _Cell("; ".join(reasons[:3]) + more)
-        rows.append({"method": _Cell(run.label), **counts, "reasons for dropped clients": why})
-    return _html(rows) + _moved(runs)
-
-
-def _moved(runs: Sequence[Run]) -> str:
-    """Return how many clients moved to balance the hosts, which is no failure."""
-    shares = [f"{run.label} {run.moved:.0%}" for run in runs if run.moved]
-    return (
-        f"<p>Clients that trained on another host than last time, to balance the load: {escape(', '.join(shares))}.</p>"
-        if shares
-        else ""
-    )
-
-
-def _html(rows: Sequence[Mapping[str, _Cell]]) -> str:
-    """Return an HTML table from rows of cells by heading."""
-    head = "".join(f"<th>{escape(heading)}</th>" for heading in rows[0])
-    best = {heading: _highest(row[heading].score for row in rows) for heading in rows[0]}
-    body = ""
-    for row in rows:
-        cells = (_td(cell.text, bold=cell.score == best[heading]) for heading, cell in row.items())
-        body += f"<tr>{''.join(cells)}</tr>"
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _highest(scores: Iterable[float | None]) -> float:
-    return max((score for score in scores if score is not None), default=math.nan)
-
-
-def _td(text: str, bold: bool) -> str:
-    return f'<td class="best">{escape(text)}</td>' if bold else f"<td>{escape(text)}</td>"

@@ -24,8 +24,10 @@ log = logging.getLogger(__name__)
 
 _END_SECONDS = 120.0
 """How long a run waits at its end for trackers that have not caught up."""
+_CONNECT_SECONDS = 30.0
+"""How long a run waits at its end for trackers that have not even connected."""
 _STOP_SECONDS = 5.0
-"""The same for a run that failed or was interrupted."""
+"""How long a run waits for trackers if it failed or was interrupted."""
 
 
 class Tracker(Protocol):
@@ -145,12 +147,14 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 class Trackers:
-    """Passes rounds to trackers in a thread of its own, so that a slow server does not delay a round."""
+    """Passes rounds to trackers in a separate thread, so that a slow server does not delay a round."""
 
     def __init__(self, config: Config, folder: RunFolder) -> None:
         self._folder = folder
         self._queue: queue.SimpleQueue[RoundRecord | bool] = queue.SimpleQueue()
         self._makers = _makers(config, folder)
+        self._connected = threading.Event()
+        """Set when every tracker has connected or failed to."""
         self._thread = threading.Thread(target=self._run, name="trackers", daemon=True)
         if self._makers:
             self._thread.start()
@@ -164,13 +168,16 @@ class Trackers:
         """Wait until all trackers have everything."""
         if self._makers:
             self._queue.put(finished)
-            seconds = _END_SECONDS if finished else _STOP_SECONDS
-            self._thread.join(seconds)
+            began, limit = time.monotonic(), _END_SECONDS if finished else _STOP_SECONDS
+            if self._connected.wait(min(limit, _CONNECT_SECONDS)):
+                self._thread.join(limit)
             if self._thread.is_alive():
-                log.warning("the trackers of %s did not finish within %g s", self._folder.path, seconds)
+                seconds = time.monotonic() - began
+                log.warning("the trackers of %s did not finish within %.0f s", self._folder.path, seconds)
 
     def _run(self) -> None:
         made = {name: tracker for name, make in self._makers.items() if (tracker := _try(name, make)) is not None}
+        self._connected.set()
         while True:
             item = self._queue.get()
             if isinstance(item, bool):
@@ -223,7 +230,7 @@ def _files(folder: RunFolder, temporary: Path) -> list[Path]:
     files = [file for file in (folder.config, folder.rounds, folder.summary, folder.final) if file.exists()]
     try:
         runs = read_runs([folder.path])
-        write_report(runs, runs[0].config.metrics.target, temporary / "report.html")
+        write_report(runs, runs[0].config.metrics.target, temporary / "report.html", asked=False)
     except ConfigError as error:  # for example, matplotlib is not installed
         log.warning("no report for the trackers: %s", error)
         return files

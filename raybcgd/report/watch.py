@@ -8,8 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from raybcgd.errors import ConfigError
+from raybcgd.record.lock import in_use
 from raybcgd.report.page import write_report
-from raybcgd.report.runs import read_runs, run_folders
+from raybcgd.report.runs import failed_runs, read_runs, run_folders
 from raybcgd.storage import RunFolder
 
 log = logging.getLogger(__name__)
@@ -26,23 +27,23 @@ class LivePage:
     def __init__(self, paths: Sequence[Path], target: float | None = None) -> None:
         self._paths, self._target = paths, target
         self._one_drawer = threading.Lock()
-        self._drawn: dict[Path, int] = {}
+        self._drawn: dict[Path, tuple[int, bool]] = {}
         self._html = _WAITING.encode()
 
     def html(self) -> bytes:
-        """Return the page, drawn again if a round has finished since the last call."""
+        """Return the page, drawn again if a round has finished, or a run has ended, since the last call."""
         with self._one_drawer:
-            sizes = self._log_sizes()
-            if sizes != self._drawn:
+            runs = self._runs()
+            if runs != self._drawn:
                 try:
-                    self._html, self._drawn = self._draw(list(sizes)), sizes
+                    self._html, self._drawn = self._draw(list(runs)), runs
                 except ConfigError as error:  # for example, a file that is being replaced
                     log.warning("cannot draw the report: %s", error)
             return self._html
 
-    def _log_sizes(self) -> dict[Path, int]:
-        """Return the size of each run's log. Runs without a finished round are left out."""
-        sizes: dict[Path, int] = {}
+    def _runs(self) -> dict[Path, tuple[int, bool]]:
+        """Return the size of each run's log, and whether a driver runs it. Runs without a round are left out."""
+        found: dict[Path, tuple[int, bool]] = {}
         for path in self._paths:
             try:
                 folders = run_folders(path)
@@ -51,14 +52,15 @@ class LivePage:
             for folder in folders:
                 file = RunFolder(folder).rounds
                 if file.exists() and (size := file.stat().st_size):
-                    sizes[folder] = size
-        return sizes
+                    found[folder] = (size, in_use(folder))
+        return found
 
     def _draw(self, folders: list[Path]) -> bytes:
         runs = read_runs(folders)
         with tempfile.TemporaryDirectory() as folder:
             page = Path(folder) / "report.html"
-            write_report(runs, self._target or runs[0].config.metrics.target, page)
+            target = self._target or runs[0].config.metrics.target
+            write_report(runs, target, page, failed=failed_runs(self._paths), asked=self._target is not None)
             return page.read_bytes()
 
 

@@ -4,13 +4,13 @@ import json
 import re
 import shutil
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 
 from raybcgd.report import figures
 from raybcgd.report.heat_map import label_map
@@ -32,6 +32,31 @@ def test_heat_maps_share_one_scale(folder: Path) -> None:
         assert [(image.norm.vmin, image.norm.vmax) for image in images] == [(0.5, 7.0)] * 2
         assert [image.get_array().shape for image in images] == [(3, 6), (3, 3)]
         assert figures.by_block(new, [long, short], lambda _: [[None, 0.0]] * 3, "x") is None
+
+
+def test_a_heat_map_does_not_stretch_rounding_errors(folder: Path) -> None:
+    (run,) = read_runs([folder / "fedavg"])
+    with drawing() as new:
+        figure = figures.by_block(new, [run], lambda _: [[1.0000002, 0.9999998, None]] * 6, "x")
+        assert figure is not None
+        (image,) = (axes.images[0] for axes in figure.axes if axes.images)
+        assert image.norm.vmax / image.norm.vmin == pytest.approx(2)
+        known = image.get_array().compressed()
+        assert np.ptp(image.norm(known)) < 1e-5
+        assert figure.axes[0].patch.get_hatch(), "what did not move is hatched, unlike any colour"
+
+
+def test_times_leave_out_the_first_round(folder: Path) -> None:
+    (run,) = read_runs([folder / "fedavg"])
+    first = run.records[0]
+    timing = first.timing.model_copy(update={"seconds": 99.0, "stage_seconds": {"train": 99.0}})
+    slow = replace(run, records=(first.model_copy(update={"timing": timing}), *run.records[1:]))
+    with drawing() as new:
+        figure = figures.stages(new, methods_of([slow]))
+    bars, times = figure.axes
+    assert max(bar.get_x() + bar.get_width() for bar in bars.patches) < 9
+    assert times.lines[0].get_xdata()[0] == 0.0
+    assert times.lines[0].get_xdata()[-1] < 9
 
 
 def test_a_run_has_the_same_colour_in_the_plot_and_on_the_page(folder: Path) -> None:
@@ -88,6 +113,14 @@ def test_a_method_has_one_colour_in_every_report() -> None:
     assert len({(style["color"], style["linestyle"]) for style in many}) == 14
 
 
+def test_lines_with_the_same_dashes_have_different_colours() -> None:
+    styles = list(line_styles(f"method {k}" for k in range(14)).values())
+    for one, other in combinations(styles, 2):
+        near = float(np.linalg.norm(np.subtract(to_rgb(one["color"]), to_rgb(other["color"]))))
+        assert one["linestyle"] != other["linestyle"] or near > 0.35, (one, other)
+    assert len({tuple(style.values()) for style in line_styles(map(str, range(56))).values()}) == 56
+
+
 def test_figures_without_data_are_left_out(folder: Path, tmp_path: Path) -> None:
     bare = shutil.copytree(folder / "fedbcgd", tmp_path / "bare")
     (bare / "partition.json").unlink()
@@ -110,6 +143,16 @@ def test_clients_are_numbered_at_equal_distances(clients: int) -> None:
         assert [label.get_text() for label in axes.get_xticklabels()] == [str(tick) for tick in ticks]
     assert len({after - before for before, after in pairwise(ticks)}) <= 1
     assert len(ticks) == clients if clients <= 11 else 6 <= len(ticks) <= 11
+
+
+def test_a_partition_shows_the_names_of_the_clients(folder: Path) -> None:
+    (run,) = read_runs([folder / "fedavg"])
+    assert run.partition is not None
+    names = tuple(f"hospital number {k:02d}" if k else "H" for k in range(run.partition.clients))
+    with drawing() as new:
+        figure = figures.partitions(new, [replace(run, partition=run.partition.model_copy(update={"names": names}))])
+    assert figure is not None
+    assert [text.get_text() for text in figure.axes[0].get_xticklabels()][:2] == ["H", "hospital nu…"]
 
 
 def test_a_partition_names_its_runs(folder: Path) -> None:

@@ -66,12 +66,24 @@ def test_a_terminal_shows_a_progress_bar() -> None:
 def test_the_bar_fits_the_terminal_and_shows_rounds_and_time_left(width: int, label: str) -> None:
     line = line_at(width, label).rstrip()
     assert 40 < len(line) <= width
-    assert label[: width // 3 - 1] in line
+    assert label[:8] in line
+    assert label[-6:] in line
     assert " 40/100 " in line
     assert line.endswith("6 s left")
     assert "━━" in line
     assert ("  accuracy 50.0%" if width >= 80 else "  50.0%") in line
     assert width < 120 or "upload 8.0 d  0.10 s/round" in line
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_shortened_labels_keep_what_distinguishes_them(width: int) -> None:
+    seeds = [f"[{k}/8] ClientMomentum with a name, seed {k}" for k in (1, 2)]
+    for labels in (seeds, ["FedBCGD with a step size of 0.1", "FedBCGD with a step size of 0.3"]):
+        shown = [RunBar(label).parts(width)[0] for label in labels]
+        assert len(set(shown)) == 2
+        assert all(len(text) <= max(24, width // 3) for text in shown)
+    assert RunBar(seeds[0]).parts(60)[0] == "[1/8] ClientMom…, seed 1"
+    assert RunBar("[5/8] FedBCGD+, seed 0").parts(60)[0] == "[5/8] FedBCGD+, seed 0"
 
 
 def test_a_bar_shows_what_it_waits_for_and_how_long(monkeypatch: pytest.MonkeyPatch) -> None:

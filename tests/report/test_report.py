@@ -13,9 +13,10 @@ from PIL import Image
 from raybcgd.compare.comparison import compare
 from raybcgd.config import Config
 from raybcgd.record.rounds import Dropped, RoundLog
+from raybcgd.report.html_tables import failure_table, summary_table
 from raybcgd.report.page import write_report
 from raybcgd.report.runs import methods_of, read_runs
-from raybcgd.report.tables import conditions, failure_table, summary_table
+from raybcgd.report.tables import conditions
 from tests.conftest import small
 from tests.report.conftest import FIGURES, report
 
@@ -66,6 +67,16 @@ def test_a_single_run_is_read_from_its_own_folder(folder: Path, tmp_path: Path) 
     final = json.loads((folder / "fedbcgd/summary.json").read_text())["final_accuracy"]
     assert f"<h1>FedBCGD: {final:.1%} after 6 rounds</h1>" in text, "a single run is not compared with a target"
     assert ">never</td>" in text
+
+
+def test_a_single_run_is_not_compared_with_a_target_that_nobody_set(folder: Path, tmp_path: Path) -> None:
+    config = (folder / "fedbcgd/config.toml").read_text()
+    alone = shutil.copytree(folder / "fedbcgd", tmp_path / "alone")
+    (alone / "config.toml").write_text(config.replace("target = 0.2", "target = 0.99"))
+    assert report(alone).exit_code == 0
+    text = (alone / "report.html").read_text()
+    assert "99 %" not in text
+    assert "reduction" not in text
 
 
 def test_failures_are_drawn_and_listed(folder: Path, tmp_path: Path) -> None:
@@ -162,6 +173,26 @@ def test_one_evaluation_has_no_deviation_and_time_means_the_rounds(folder: Path)
     assert summary["total_seconds"] > summary["seconds"]
     line = json.loads((folder / "comparison.json").read_text())["runs"][0]
     assert line["seconds"] == summary["seconds"]
+
+
+def test_centralised_training_is_never_the_best_and_saves_nothing(folder: Path) -> None:
+    runs = read_runs([folder])
+    assert runs[1].partition is not None
+    alone = runs[1].partition.model_copy(update={"clients": 1})
+    text = summary_table(methods_of([runs[0], replace(runs[1], partition=alone), runs[2]]), 0.2)
+    row = text.split("<td>FedBCGD</td>")[1].split("</tr>")[0]
+    assert "best" not in row
+    assert "×" not in row  # noqa: RUF001
+    assert "FedBCGD: the data is in one place, so there is no federated upload." in text
+
+
+def test_equal_texts_in_a_column_are_equally_bold(folder: Path) -> None:
+    run = read_runs([folder / "fedavg"])[0]
+    quality = run.records[-1].quality
+    nearly = quality.model_copy(update={"accuracy": (quality.accuracy or 0) - 1e-6})
+    records = (*run.records[:-1], run.records[-1].model_copy(update={"quality": nearly}))
+    text = summary_table(methods_of([run, replace(run, label="B", method="B", records=records)]), 0.2)
+    assert text.count(f'<td class="best">{quality.accuracy:.1%}</td>') >= 2
 
 
 def test_a_run_without_evaluated_rounds_has_a_report(folder: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import socket
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +38,48 @@ def test_tensorboard_shows_every_round_also_after_a_resume(out: Path) -> None:
         for name, value in scalars(record).items():
             assert curves[name][record.round] == pytest.approx(value, rel=1e-6), name
     assert list(curves["quality/loss"]) == [0, 1, 2, 3]
+    assert b'name = "fedbcgd+"' in shown_text(out / "tensorboard", "config/text_summary")
+
+
+def shown_text(folder: Path, tag: str) -> bytes:
+    """Return a text in a folder of TensorBoard events."""
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    accumulator = loader.EventAccumulator(str(folder))
+    accumulator.Reload()
+    text: bytes = accumulator.Tensors(tag)[0].tensor_proto.string_val[0]
+    return text
+
+
+def mlflow_client(address: str, folder: Path) -> Any:
+    """Return a client of an MLflow store that keeps files in a folder."""
+    client = pytest.importorskip("mlflow", reason="MLflow is not installed").MlflowClient(address)
+    if client.get_experiment_by_name("raybcgd") is None:
+        client.create_experiment("raybcgd", artifact_location=str(folder / "artifacts"))
+    return client
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "mlflow"])
+def test_rounds_are_there_while_the_run_is_in_progress(out: Path, tmp_path: Path, tracker: str) -> None:
+    address = f"sqlite:///{tmp_path}/mlflow.db"
+    if tracker == "mlflow":
+        mlflow_client(address, tmp_path)
+
+    def rounds() -> list[int]:
+        if tracker == "tensorboard":
+            return list(events(out / "tensorboard").get("quality/loss", ()))
+        client = mlflow_client(address, tmp_path)
+        found = client.search_runs([client.get_experiment_by_name("raybcgd").experiment_id])
+        return [m.step for one in found for m in client.get_metric_history(one.info.run_id, "quality/loss")]
+
+    def wait(record: RoundRecord) -> None:
+        """Keep the run in its second round until the first one is shown."""
+        deadline = time.monotonic() + 60
+        while record.round == 1 and 0 not in rounds():
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+
+    run(small(rounds=2, track={tracker: True if tracker == "tensorboard" else address}), out=out, observe=wait)
+    assert sorted(rounds()) == [0, 1]
 
 
 class WandbContent(NamedTuple):
@@ -90,13 +133,10 @@ def test_wandb_offline_has_every_round(out: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_mlflow_has_every_round_the_settings_and_the_files(out: Path, tmp_path: Path) -> None:
-    mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed")
     address = f"sqlite:///{tmp_path}/mlflow.db"
-    track = {"mlflow": address}
-    mlflow.MlflowClient(address).create_experiment("raybcgd", artifact_location=str(tmp_path / "artifacts"))
+    client, track = mlflow_client(address, tmp_path), {"mlflow": address}
     run(small(rounds=2, track=track), out=out)
     result = run(small(rounds=3, track=track), out=out, resume=True)
-    client = mlflow.MlflowClient(address)
     experiment = client.get_experiment_by_name("raybcgd")
     (found,) = client.search_runs([experiment.experiment_id])  # the resumed run is the same run
     assert found.info.status == "FINISHED"
@@ -118,6 +158,21 @@ def test_a_tracker_that_fails_is_reported_once_and_the_run_goes_on(
         result = run(small(rounds=3, track={"tensorboard": True}), out=out)
     assert len(result.records) == 3
     assert caplog.text.count("track.tensorboard failed and is now off (OSError: disk full)") == 1
+
+
+def test_a_server_that_does_not_answer_delays_the_end_of_a_run_only_briefly(
+    out: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """MLflow itself would try for minutes."""
+    pytest.importorskip("mlflow", reason="MLflow is not installed")
+    monkeypatch.setattr("raybcgd.report.trackers._CONNECT_SECONDS", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        result = run(small(rounds=2, track={"mlflow": f"http://127.0.0.1:{silent.getsockname()[1]}"}), out=out)
+        assert time.monotonic() - began < 60
+    assert len(result.records) == 2
+    assert (out / "summary.json").exists()
+    assert f"the trackers of {out} did not finish within" in caplog.text
 
 
 def test_a_missing_package_is_a_warning(

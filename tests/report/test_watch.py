@@ -43,7 +43,7 @@ def rounds_shown(text: str) -> int:
     """Return the number of rounds in the page's summary table."""
     headings = [re.sub("<[^>]+>", "", cell) for cell in re.findall(r"<th[^>]*>(.*?)</th>", text)]
     cells = [re.sub("<[^>]+>", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", text)]
-    return int(cells[headings.index("rounds")])
+    return int(cells[headings.index("rounds")].split()[0])
 
 
 class Steps:
@@ -82,11 +82,32 @@ def test_the_page_follows_a_run(out: Path) -> None:
         steps.step()
         page = fetch(address)
         assert rounds_shown(page) == 2
+        assert re.search(r"<strong>In progress: round 2 of 4, about \d+ s left\.</strong>", page)
+        assert "<th>accuracy so far</th>" in page
         assert fetch(address) == page
         steps.finish()
-        assert rounds_shown(fetch(address)) == 4
+        page = fetch(address)
+        assert rounds_shown(page) == 4
+        assert "In progress" not in page
+        assert "<th>final accuracy</th>" in page
         with pytest.raises(urllib.error.HTTPError, match="404"):
             fetch(f"{address}other")
+
+
+def test_the_page_says_that_a_run_was_stopped(out: Path) -> None:
+    """No round ends after that, so only the lock tells a stopped run from one in progress."""
+
+    def stop(record: RoundRecord) -> None:
+        if record.round == 1:
+            pages.append(page.html().decode())
+            raise KeyboardInterrupt
+
+    pages: list[str] = []
+    page = LivePage([out])
+    with pytest.raises(KeyboardInterrupt):
+        run(small(rounds=4), out=out, observe=stop)
+    assert "In progress: round 2 of 4" in pages[0]
+    assert "<strong>Stopped before the end: round 2 of 4.</strong>" in page.html().decode()
 
 
 def test_runs_without_a_round_are_left_out(tmp_path: Path) -> None:

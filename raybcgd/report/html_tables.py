@@ -1,0 +1,192 @@
+"""Tables of the HTML page."""
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+from rich.filesize import decimal
+
+from raybcgd.record.summary import Standing, over_seeds, standing, summarise
+from raybcgd.report.runs import FailedRun, Method, Run, differing_settings, methods_of
+from raybcgd.report.style import percentage
+from raybcgd.report.tables import (
+    MEDIAN,
+    falls_back,
+    last_tenth_text,
+    not_reached,
+    notes,
+    percent,
+    shown_loss,
+    shown_rounds,
+    shown_seconds,
+)
+
+
+class _Cell(NamedTuple):
+    text: str
+    score: float | None = None
+    """The highest score in a column is bold."""
+
+
+def summary_table(methods: Sequence[Method], target: float, failed: Sequence[FailedRun] = (), aims: bool = True) -> str:
+    """Return an HTML table of accuracy and, if it `aims` at the target, of upload to it. The best values are bold."""
+    lines = [_line(method, target, failed) for method in methods]
+    federated = [line for line in lines if not line.pooled]
+    ended = all(run.state == "finished" for method in methods for run in method.runs)
+    rows = []
+    for method, line in zip(methods, lines, strict=True):
+        row = {"method": _Cell(_named(line)), "rounds": _Cell(_rounds(method, line)), **_quality(lines, line, ended)}
+        row["d per round"] = _Cell("-" if line.pooled else f"{line.upload_d_per_round:.3f}")
+        if aims and not line.regression:
+            row |= _to_target(line, target)
+        if len(federated) > 1 and not line.regression:
+            row[f"upload reduction vs. {federated[0].label}"] = _reduction(line, federated[0], target)
+        rows.append({**row, "seconds per round": _Cell(shown_seconds(line.round_seconds_median))})
+    for label in dict.fromkeys(one.method for one in failed):
+        if label not in {line.label for line in lines}:
+            rows.append({**dict.fromkeys(rows[0], _Cell("-")), "method": _Cell(label), "rounds": _Cell("failed")})
+    return f"{_html(rows)}<p>{escape(' '.join([*notes(lines, target), MEDIAN]))}</p>"
+
+
+def _line(method: Method, target: float, failed: Sequence[FailedRun]) -> Standing:
+    """Return a method's row in the table of a comparison."""
+    rows = {
+        run.config.seed: standing(
+            method.label, "", run.records, {"algorithm": "", **summarise(run.records, (), 0.0)}, target
+        )
+        for run in method.runs
+    }
+    reasons = tuple(one.reason for one in failed if one.method == method.label)
+    seeds = tuple(range(len(rows) + len(reasons)))  # only their number is shown
+    row = over_seeds(rows)._replace(failures=reasons, pooled=method.first.pooled)
+    return row._replace(seeds=seeds if len(seeds) > 1 else ())
+
+
+def _named(line: Standing) -> str:
+    if line.failures:
+        return f"{line.label} ({len(line.failures)} of {len(line.seeds)} seeds failed)"
+    return line.label
+
+
+def _rounds(method: Method, line: Standing) -> str:
+    """Return the number of rounds. A run that has not ended also shows how many it will have."""
+    wanted = [run.config.rounds for run in method.runs if run.state != "finished"]
+    return f"{line.rounds} of {wanted[0]}" if wanted else str(line.rounds)
+
+
+def _quality(lines: Sequence[Standing], line: Standing, ended: bool) -> dict[str, _Cell]:
+    """Return the cells of accuracies or, if no run has any, of losses."""
+    if all(other.regression for other in lines):
+        final, best = line.final_loss, line.best_loss
+        return {
+            "final loss" if ended else "loss so far": _Cell(shown_loss(final), _less(line, final)),
+            "best loss": _Cell(shown_loss(best), _less(line, best)),
+        }
+    now = line.final_accuracy
+    return {
+        "final accuracy" if ended else "accuracy so far": _Cell(percent(now), None if line.pooled else now),
+        "best accuracy": _Cell(percent(line.best_accuracy), None if line.pooled else line.best_accuracy),
+        "last tenth": _Cell(_unbroken(last_tenth_text(line))),
+    }
+
+
+def _to_target(line: Standing, target: float) -> dict[str, _Cell]:
+    """Return the cells of rounds and uploads until the target is first reached."""
+    goal, star, missing = percentage(target), "*" if falls_back(line, target) else "", not_reached(line)
+    floats, size, d = line.upload_floats_to_target, line.upload_bytes_to_target, line.upload_d_to_target
+    uploads = {
+        "floats": _Cell(missing) if floats is None else _Cell(f"{floats:,.0f}{star}", -floats),
+        "bytes": _Cell(missing) if size is None else _Cell(_unbroken(decimal(round(size))) + star, -size),
+        "d": _Cell(missing) if d is None else _Cell(f"{d:.1f}{star}", -d),
+    }
+    if line.pooled:
+        uploads = dict.fromkeys(uploads, _Cell("-"))
+    rounds = _Cell(shown_rounds(line) + star, _less(line, line.rounds_to_target))
+    return {f"{name} to {goal}": cell for name, cell in {"rounds": rounds, **uploads}.items()}
+
+
+def _reduction(line: Standing, reference: Standing, target: float) -> _Cell:
+    """Return how much less a method uploads than the reference until the target is reached."""
+    cost, other = line.upload_bytes_to_target, reference.upload_bytes_to_target
+    if line.pooled or cost is None or other is None:
+        return _Cell("-")
+    star = "*" if falls_back(line, target) else ""
+    return _Cell(f"{other / cost:.2f}×{star}", other / cost)  # noqa: RUF001
+
+
+def _unbroken(text: str) -> str:
+    """Return a number and its unit, which a narrow window keeps on one line."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def _less(line: Standing, value: float | None) -> float | None:
+    """Return the score of a value that should be small. Centralised training is a reference: it is never the best."""
+    return None if value is None or line.pooled else -value
+
+
+def settings_table(runs: Sequence[Run]) -> str:
+    """Return the hyper-parameters of every method, and the settings that all runs share, as HTML."""
+    methods = methods_of(runs)
+    different = [key for key in differing_settings(runs) if not key.startswith("algorithm.")]
+    rows = []
+    for method in methods:
+        settings = method.first.settings
+        own = {key: settings[key] for key in settings if key.startswith("algorithm.") or key in different}
+        rows.append({"method": _Cell(method.label), "settings": _Cell(_listed(own))})
+    hidden = ("algorithm", "compare", "hosts", "metrics", "track", "checkpoint", "seed", "version")
+    shared = {k: v for k, v in runs[0].settings.items() if k.partition(".")[0] not in hidden and k not in different}
+    common = f"<p>All runs: <code>{escape(_listed(shared))}</code></p>" if len(methods) > 1 or shared else ""
+    return _html(rows) + common
+
+
+def _listed(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key.removeprefix('algorithm.')} = {value}" for key, value in settings.items())
+
+
+def failure_table(runs: Sequence[Run], failed: Sequence[FailedRun] = ()) -> str:
+    """Return HTML tables of the runs that failed, and of other failures by kind, with the errors of dropped clients."""
+    lost = [{"run": _Cell(one.label), "why it failed": _Cell(one.reason)} for one in failed]
+    first = _html(lost) if lost else ""
+    if not any(run.failed for run in runs):
+        which = "In the other runs, no" if failed else "None: no"
+        return f"{first}<p>{which} client was dropped, no task was retried, and no host was lost.</p>" + _moved(runs)
+    rows = []
+    for run in runs:
+        reasons = sorted({f"client {d.client}: {d.reason}" for r in run.records for d in r.dropped if d.reason})
+        more = f"; and {len(reasons) - 3} more" if len(reasons) > 3 else ""
+        counts = {kind: _Cell(f"{sum(counts):,}") for kind, counts in run.failures.items()}
+        why = _Cell("; ".join(reasons[:3]) + more)
+        rows.append({"method": _Cell(run.label), **counts, "reasons for dropped clients": why})
+    return first + _html(rows) + _moved(runs)
+
+
+def _moved(runs: Sequence[Run]) -> str:
+    """Return how many clients moved to balance the hosts, which is not a failure."""
+    shares = [f"{run.label} {run.moved:.0%}" for run in runs if run.moved]
+    return (
+        f"<p>Clients that moved to another host to balance the load: {escape(', '.join(shares))}.</p>" if shares else ""
+    )
+
+
+def _html(rows: Sequence[Mapping[str, _Cell]]) -> str:
+    """Return an HTML table from rows of cells by heading. Equal texts in a column are equally bold."""
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in rows[0])
+    best = {heading: _best([row[heading] for row in rows]) for heading in rows[0]}
+    body = ""
+    for row in rows:
+        cells = (_td(cell.text, len(rows) > 1 and _is_best(cell, best[heading])) for heading, cell in row.items())
+        body += f"<tr>{''.join(cells)}</tr>"
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _best(cells: Sequence[_Cell]) -> _Cell:
+    return max(cells, key=lambda cell: -math.inf if cell.score is None else cell.score)
+
+
+def _is_best(cell: _Cell, best: _Cell) -> bool:
+    return cell.score is not None and cell.text.rstrip("*") == best.text.rstrip("*")
+
+
+def _td(text: str, bold: bool) -> str:
+    return f'<td class="best">{escape(text)}</td>' if bold else f"<td>{escape(text)}</td>"

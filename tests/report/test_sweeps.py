@@ -1,0 +1,101 @@
+"""The table of a sweep, the hint about the edge of its grid, and its time left."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from raybcgd import ConfigError
+from raybcgd.report.points import Points
+from raybcgd.report.progress import Display
+from raybcgd.report.sweeps import Point, edge_hints, points_table, ranked, short_names
+from raybcgd.storage import RunFolder
+from tests.conftest import small
+
+
+def point(number: int, accuracy: float | None, upload: float | None = 1.0, **settings: Any) -> Point:
+    keys = {f"algorithm.{name}": value for name, value in settings.items()}
+    if accuracy is None:
+        return Point(number, keys, {}, "round 1 diverged")
+    names = ("last_tenth_accuracy", "best_accuracy", "final_accuracy")
+    return Point(number, keys, {**dict.fromkeys(names, accuracy), "upload_d_to_target": upload, "target": 0.9})
+
+
+POINTS = [
+    point(0, 0.5, 3.0, lr=0.03, momentum=0.5),
+    point(1, None, lr=30.0, momentum=0.5),
+    point(2, 0.75, None, lr=0.1, momentum=0.5),
+    point(3, 0.625, 2.0, lr=0.3, momentum=0.5),
+]
+
+
+def rows(metric: Any, width: int) -> list[list[str]]:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(points_table(POINTS, metric, 0.1))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert max(map(len, lines)) <= width
+    return [[cell.strip() for cell in line.strip("│┃").replace("┃", "│").split("│")] for line in lines if "." in line]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_rows_are_ranked_and_the_failed_points_come_last(width: int) -> None:
+    table = rows("last_tenth_accuracy", width)[-4:]
+    assert [row[:4] for row in table] == [
+        ["1", "0.1", "0.5", "75.0%"],
+        ["2", "0.3", "0.5", "62.5%"],
+        ["3", "0.03", "0.5", "50.0%"],
+        ["-", "30.0", "0.5", "failed"],
+    ]
+    table = rows("upload_d_to_target", width)[-4:]
+    assert [(row[0], row[-1]) for row in table] == [("1", "2.0"), ("2", "3.0"), ("-", ""), ("-", "never")]
+    assert [found.number for found in ranked(POINTS, "upload_d_to_target")] == [3, 0]
+
+
+def test_headings_and_labels_use_the_shortest_names_that_differ() -> None:
+    assert short_names(["algorithm.lr", "algorithm.beta"]) == {"algorithm.lr": "lr", "algorithm.beta": "beta"}
+    assert short_names(["lr", "algorithm.lr"]) == {"lr": "lr", "algorithm.lr": "algorithm.lr"}
+    both = Point(0, {"local.epochs": 1, "data.phases.epochs": 2, "rounds": 3}, {})
+    assert both.label == "local.epochs = 1, phases.epochs = 2, rounds = 3"
+
+
+def test_a_best_value_at_the_edge_of_the_grid_gives_a_hint() -> None:
+    assert edge_hints(POINTS, POINTS[2]) == []
+    (line,) = edge_hints(POINTS, POINTS[0])
+    assert line == "algorithm.lr = 0.03 is the lowest value of the grid; also try lower ones"
+    assert "highest" in edge_hints(POINTS, POINTS[1])[0]
+    assert edge_hints(POINTS[:2], POINTS[0]) == [], "of two values, one is always at an edge"
+    names = [point(k, 0.5, name=name) for k, name in enumerate(("a", "b", "c"))]
+    assert edge_hints(names, names[0]) == []
+
+
+def test_the_time_left_counts_only_rounds_of_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("raybcgd.report.points.monotonic", lambda: now)
+    folders = [tmp_path / f"{number:03d}" for number in range(3)]
+    logs = [RunFolder(folder).rounds for folder in folders]
+    for folder in folders:
+        folder.mkdir()
+    logs[0].write_text("{}\n" * 10)
+    logs[1].write_text("{}\n" * 5)  # stopped early in the first process
+    points = Points(Display(), folders, [10, 10, 40])
+    points.end(0, "")
+    points.end(1, "")
+    assert points.left == "", "nothing is known yet"
+    now = 8.0
+    logs[2].write_text("{}\n" * 2)
+    points.update()
+    assert points.left == "", "two rounds say little"
+    logs[2].write_text("{}\n" * 20)
+    points.update()
+    assert points.left == "8 s left"
+
+
+@pytest.mark.parametrize("key", ["data.validation_share", "data.evaluate_on"])
+def test_points_on_different_samples_are_refused(key: str, tmp_path: Path) -> None:
+    from raybcgd.sweep import sweep
+
+    with pytest.raises(ConfigError, match=f"^the grid has {key}: .* cannot be compared; remove it$"):
+        sweep(small(), {key: [0.1, 0.2]}, out=tmp_path / "sweep", progress=False)
+    assert not (tmp_path / "sweep").exists()
