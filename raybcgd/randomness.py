@@ -14,7 +14,7 @@ def seed_of(seed: int, *names: str | int) -> int:
 
 
 class _Key(ISeedSequence):
-    """The key of a Philox generator. With `Philox(key=...)`, NumPy also draws a seed that it does not use: slower."""
+    """The key of a Philox generator. `Philox(key=...)` is slower: NumPy also draws a seed that it does not use."""
 
     def __init__(self, key: int) -> None:
         self._key = key
@@ -25,5 +25,5 @@ class _Key(ISeedSequence):
 
 def stream(seed: int, *names: str | int) -> np.random.Generator:
     """Return an independent generator for these names: `stream(seed, "batches", client, round)`."""
-    key: Any = _Key(seed_of(seed, *names))  # NumPy's annotations leave out such objects
+    key: Any = _Key(seed_of(seed, *names))  # NumPy's annotations do not allow it
     return np.random.Generator(np.random.Philox(key))

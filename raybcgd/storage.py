@@ -16,7 +16,7 @@ from pyarrow import fs
 from raybcgd.errors import ConfigError, RunError, first_line
 
 _FULL = (None, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Errors of a full disk. Object stores give no number."""
+"""Error numbers of a full disk. Errors of object stores have none."""
 FORMAT_VERSION = 3
 """The version of run folders and checkpoints. Those of raybcgd 0.1 have none."""
 JOB_RUNS = "raybcgd-runs"
@@ -132,7 +132,7 @@ def new_folder(name: str) -> Path:
 def make_folder(folder: Path) -> Path:
     """Create a folder for results, or raise an error if it is not empty."""
     if folder.exists() and any(folder.iterdir()):
-        raise ConfigError(f"{folder} is not empty; choose another --out")
+        raise ConfigError(f"{folder} is not empty; choose another --out, or add --resume auto to continue its runs")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

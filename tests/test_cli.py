@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 
 from raybcgd.cli import app
 from raybcgd.record.rounds import RoundLog
+from raybcgd.server.loop import FREE
 
 SMALL: dict[str, Any] = {
     "rounds": 4,
@@ -93,6 +94,20 @@ def test_blocks_shows_the_blocks_of_a_config(config: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "3 blocks" in result.stdout
     assert "shared" in result.stdout
+
+
+def test_blocks_states_the_upload_of_the_method_and_its_codec(config: Path) -> None:
+    d = 1754
+    ours = " ".join(raybcgd("blocks", config).stdout.split())
+    assert "A client uploads 2,792 bytes per round on average, 2.5 times less than the whole model." in ours, ours
+    for method, says in {
+        "fedavg": f"FedAvg does not use the blocks: a client uploads {4 * d:,} bytes per round, as many as the whole",
+        "feddc": f"FedDC does not use the blocks: a client uploads {8 * d:,} bytes per round, 2.0 models.",
+    }.items():
+        shown = raybcgd("blocks", config, "--set", f"algorithm.name={method}").stdout
+        assert says in " ".join(shown.split()), shown
+    halved = raybcgd("blocks", config, "--set", "algorithm.name=fedavg", "--set", "wire.codec=bf16").stdout
+    assert "2.0 times less than the whole model" in " ".join(halved.split()), halved
 
 
 def test_blocks_shows_the_blocks_of_a_paper() -> None:
@@ -174,7 +189,7 @@ REFUSED = {
     ),
     "too few outputs": (
         ["model.options={}", "model.name=tests.test_cli:narrow"],
-        ["model.loss", "outputs of shape (6,)", "10 classes"],
+        ["model.name", "returns 6 outputs", "10 classes"],
     ),
     "no GPU": (["hosts.device=gpu"], ["hosts.device", "engine", "cpu"]),
 }
@@ -212,7 +227,9 @@ def test_resume_refuses_a_folder_without_a_run(tmp_path: Path) -> None:
 def test_a_finished_run_without_checkpoints_is_not_resumed(config: Path, out: Path) -> None:
     assert raybcgd("train", config, "--out", out, "--set", "checkpoint.every=0").exit_code == 0
     log = (out / "rounds.jsonl").read_bytes()
-    assert_refused(raybcgd("resume", out, "--set", "rounds=6"), "no usable checkpoint", "--out", "checkpoint.every")
+    assert_refused(
+        raybcgd("resume", out, "--set", "rounds=6"), "no usable checkpoint", "another folder", "checkpoint.every"
+    )
     assert (out / "rounds.jsonl").read_bytes() == log
 
 
@@ -224,7 +241,7 @@ def test_an_unfinished_run_without_checkpoints_starts_again_with_a_warning(
     (out / "summary.json").unlink()
     shutil.rmtree(out / "checkpoints")
     assert raybcgd("resume", out).exit_code == 0
-    assert "the run starts again at round 0" in caplog.text
+    assert "the run starts again at round 1" in caplog.text
     assert json.loads((out / "summary.json").read_text())["sha256"] == expected
 
 
@@ -232,6 +249,19 @@ def test_resume_refuses_fewer_rounds_than_are_done(config: Path, out: Path) -> N
     assert raybcgd("train", config, "--out", out).exit_code == 0
     assert_refused(raybcgd("resume", out, "--set", "rounds=3"), "rounds = 3, but 4 rounds are done", "raise rounds")
     assert "rounds = 4" in (out / "config.toml").read_text()
+
+
+def test_a_resume_with_nothing_to_do_starts_no_engine(config: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert raybcgd("train", config, "--out", out).exit_code == 0
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    monkeypatch.setattr("raybcgd.experiment.engine_named", lambda name: pytest.fail("an engine was started"))
+    assert_refused(raybcgd("resume", out, "--set", "rounds=3", "--set", "engine=ray"), "4 rounds are done")
+    for settings in ((), ("--set", "rounds=9", "--set", "budget.target_accuracy=0.01")):
+        result = raybcgd("resume", out, *settings)
+        assert result.exit_code == 0, result.output
+        assert "FedBCGD: already finished after 4 rounds\n" in result.output
+        assert f"--set {'budget.target_accuracy' if settings else 'rounds'}=…" in result.output
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
 def test_other_users_can_read_the_files_of_a_run(config: Path, out: Path) -> None:
@@ -296,3 +326,10 @@ def test_a_diverging_run_exits_with_1(config: Path, out: Path) -> None:
     assert len(result.stderr.splitlines()) == 1
     assert "diverged" in result.stderr
     assert "Traceback" not in result.output
+
+
+def test_the_help_of_resume_names_what_may_change() -> None:
+    help_text = " ".join(raybcgd("resume", "--help").output.split())
+    assert "algorithm.lr" not in help_text
+    for name in set(FREE) - {"version", "compare", "objects"}:
+        assert name in help_text

@@ -90,7 +90,23 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"engine": "gpu"}, "engine = 'gpu': must be 'ray' or 'local'"),
     ({"data": 3}, "data = 3: must be a table"),
     ({"local": {"batch_size": 0}}, "local.batch_size = 0: must be greater than or equal to 1, or must be 'full'"),
-    ({"blocks": {"groups": [["a"], 3]}}, "blocks.groups[1] = 3: must be a valid tuple"),
+    ({"blocks": {"groups": [["a"], 3]}}, 'blocks.groups[1] = 3: must be a list, such as ["a", "b"]'),
+    ({"blocks": {"groups": 3}}, "blocks.groups = 3: must be a list of lists"),
+    ({"compare": {"seeds": "[0,x]"}}, "compare.seeds = '[0,x]': must be a list, such as [0, 1, 2]"),
+    (
+        {"data": {"source": "parquet", "feature_columns": "f0"}},
+        "data.feature_columns = 'f0': must be a list, such as [\"f0\"]",
+    ),
+    ({"data": {"augment": "crop"}}, "data.augment = 'crop': must be a list, such as [\"crop\"]"),
+    ({"algorithm": {"lr_milestones": 3}}, "algorithm.lr_milestones = 3: must be a list, such as [0, 1, 2]"),
+    ({"analysis": {"conformal_levels": 0.9}}, "analysis.conformal_levels = 0.9: must be a list, such as [0.5, 0.9]"),
+    ({"evaluation": {"metrics": "top5"}}, "evaluation.metrics = 'top5': must be a list, such as [\"top5\"]"),
+    ({"compare": {"variants": 3}}, "compare.variants = 3: must be a list"),
+    (
+        {"blocks": {"shared": 0.5}},
+        "blocks.shared = 0.5: must be 'last', 'none' or 'all', or must be a list, such as [\"a\", \"b\"], or must be a "
+        "valid integer, got a number with a fractional part",
+    ),
     ({"compare": {"variants": [{}, {"labl": "x"}]}}, "compare.variants[1].labl is not a setting; did you mean label?"),
     ({"rounds": 0, "evaluation": {"every": 0}}, "rounds = 0: must be greater than or equal to 1 (other errors: 1)"),
 ]

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from raybcgd.cli import app
+from raybcgd.interrupts import Terminated, delayed, handled
 from raybcgd.record.rounds import RoundLog
 from tests.conftest import ONE_BY_ONE, small
 
@@ -142,7 +143,7 @@ def test_ctrl_c_stops_a_sweep(config: Path, out: Path) -> None:
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
-    assert errors.splitlines()[-1] == "interrupted"
+    assert errors.splitlines()[-1].startswith("interrupted after 0 finished points; repeat the command with --out ")
     assert marked_processes(mark) == []
 
 
@@ -162,6 +163,27 @@ def test_sigterm_and_sighup_end_a_run_with_one_line(
     """Kubernetes, Slurm and preemption send SIGTERM."""
     ended = interrupt(config, out, f"engine={engine}", whole_group=False, number=number)
     assert_clean_exit(*ended, out, number)
+
+
+def test_a_handler_that_ray_installs_does_not_get_a_delayed_signal() -> None:
+    done = []
+
+    def terminated_while_ray_starts() -> None:
+        with delayed():
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(15))
+            os.kill(os.getpid(), signal.SIGTERM)
+            done.append("the rest of the block")
+
+    outer = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a Ray of other tests may have left its own
+    try:
+        with handled():
+            handler = signal.getsignal(signal.SIGTERM)
+            with pytest.raises(Terminated):
+                terminated_while_ray_starts()
+            assert done
+            assert signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGTERM, outer)
 
 
 @linux

@@ -17,6 +17,7 @@ from raybcgd.algorithms import FedAvg
 from raybcgd.cli import app
 from raybcgd.client.batches import schedule
 from raybcgd.client.settings import LocalConfig
+from raybcgd.data.from_python import as_dataset
 from raybcgd.model.blocks import divide
 from raybcgd.model.settings import BlocksConfig
 from raybcgd.record.rounds import RoundLog
@@ -62,9 +63,29 @@ def sha256(out: Path, module: nn.Module, dataset: Any = ARRAYS, **changes: Any) 
     return str(run(config(**changes), module=module, dataset=dataset, out=out, progress=False).summary["sha256"])
 
 
+def test_float_targets_of_a_torch_data_set_are_for_regression() -> None:
+    class Heights(Samples):
+        def __getitem__(self, index: int) -> tuple[np.ndarray, Any]:
+            return X[self.rows[index]].numpy(), torch.tensor(0.5 * self.rows[index])
+
+    found = as_dataset((Heights(0, 100), Heights(100, 120)))
+    assert found.regression
+    assert found.train.targets.tolist() == [0.5 * row for row in range(100)]
+
+
 @pytest.mark.parametrize("dataset", [TORCH, (Samples(0, 100), Samples(100, 120))])
 def test_torch_data_sets_train_as_their_tensors_do(dataset: Any, tmp_path: Path) -> None:
     assert sha256(tmp_path / "a", Net(), dataset) == sha256(tmp_path / "b", Net())
+
+
+def test_float_targets_of_a_torch_data_set_are_not_cut_to_integers() -> None:
+    class Numbers(Samples):
+        def __getitem__(self, index: int) -> tuple[np.ndarray, Any]:
+            return X[self.rows[index]].numpy(), X[self.rows[index], 0]
+
+    dataset = as_dataset((Numbers(0, 100), Numbers(100, 120)))
+    assert dataset.regression
+    assert np.allclose(dataset.train.targets, X[:100, 0].numpy())
 
 
 @pytest.mark.parametrize(
@@ -135,12 +156,58 @@ def test_drop_last_leaves_only_full_batches() -> None:
     assert [len(batch) for batch in schedule(5, local, True, np.random.default_rng(0)).members()] == [5]
 
 
+def batch_norm() -> nn.Module:
+    return nn.Sequential(nn.Linear(20, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+
+
 def test_batch_norm_trains_with_a_remainder_of_one_sample(out: Path) -> None:
-    net = nn.Sequential(nn.Linear(20, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
     local = {"batch_size": 19, "epochs": 1}  # every client has 20 samples
-    with pytest.raises(RunError, match="Expected more than 1 value per channel"):
-        sha256(out / "a", net, local=local)
-    sha256(out / "b", net, local={**local, "drop_last": True})
+    says = "local.batch_size = 19 leaves a batch of one sample for 5 of 5 clients, such as client 0 with 20 samples, "
+    with pytest.raises(ConfigError, match=f"{says}.*Expected more than 1 value .*; set local.drop_last = true, or"):
+        sha256(out / "a", batch_norm(), local=local)
+    assert not (out / "a").exists()
+    sha256(out / "b", batch_norm(), local={**local, "drop_last": True})
+    sha256(out / "c", batch_norm(), local={**local, "steps": 1})  # never reaches the remainder
+    sha256(out / "d", Net(), local=local)
+
+
+def test_batch_norm_with_batches_or_clients_of_one_sample(out: Path) -> None:
+    with pytest.raises(ConfigError, match=r"local.batch_size = 1, but module = Sequential cannot train on a batch of"):
+        sha256(out / "a", batch_norm(), local={"batch_size": 1, "drop_last": True})
+    clients = [list(range(10)), [10], list(range(11, 30))]
+    settings = config(cohort={"clients_per_round": 3}, algorithm=FedAvg(lr=0.1))
+    given: dict[str, Any] = {"module": batch_norm(), "dataset": ARRAYS, "partition": clients, "progress": False}
+    with pytest.raises(ConfigError, match=r"1 of 3 clients, such as client 1, have one sample, but .* at least two"):
+        run(settings, out=out / "b", **given)
+
+
+def test_clients_that_batch_norm_drops_are_announced(out: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clients = [list(range(10)), [10], list(range(11, 30))]
+    settings = config(cohort={"clients_per_round": 3, "on_client_error": "drop"}, algorithm=FedAvg(lr=0.1))
+    result = run(
+        settings, module=batch_norm(), dataset=ARRAYS, partition=clients, progress=False, out=out, label="dropping"
+    )
+    assert [dropped.client for dropped in result.records[0].dropped] == [1]
+    assert "these clients are dropped from every round" in caplog.text
+
+
+def test_an_error_in_a_module_names_its_line_and_no_setting(out: Path) -> None:
+    class Misspelled(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.hiden(x)  # type: ignore[operator]
+
+    line = r"module = Misspelled fails in its forward pass: AttributeError: .*'hiden' \(test_from_python.py:\d+\); fix"
+    with pytest.raises(ConfigError, match=line):
+        sha256(out / "a", Misspelled())
+    with pytest.raises(ConfigError, match=r"module = Sequential does not accept inputs of shape 20: .*; pass another"):
+        sha256(out / "b", nn.Sequential(nn.Linear(21, 2)))
+
+
+def test_the_number_of_outputs_is_compared_with_the_classes(out: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ConfigError, match=r"returns 1 output .* or set model.loss = \"binary_cross_entropy\", or"):
+        sha256(out / "a", nn.Sequential(nn.Linear(20, 1)))
+    sha256(out / "b", nn.Sequential(nn.Linear(20, 5)))
+    assert caplog.text.count("module = Sequential returns 5 outputs per sample, but the data has 2 classes") == 1
 
 
 def test_modules_beside_the_config_are_found(tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:

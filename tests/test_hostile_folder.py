@@ -173,3 +173,20 @@ def test_code_that_the_user_approved_is_imported(
     if on_path:
         (folder / "own.py").unlink()
     own_method(folder, folder / "lib" if on_path else None, "resume", "run", "--set", "rounds=2", *words)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["beside the config", "elsewhere"])
+def test_the_resume_command_of_a_message_works_for_own_code(trained: Path, tmp_path: Path, elsewhere: bool) -> None:
+    folder = Path(shutil.copytree(trained, tmp_path / "own"))
+    here = tmp_path if elsewhere else folder
+    command = [sys.executable, "-m", "raybcgd", "train", str(folder / "config.toml"), "--out", str(folder / "run")]
+    refused = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    shown = refused.stderr.split("`")[1]
+    assert shown == f"{f'PYTHONPATH={folder} ' if elsewhere else ''}raybcgd resume {folder / 'run'} --trust"
+    paths = {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), "PATH": f"{Path(sys.executable).parent}:/bin:/usr/bin"}
+    line = f"{shown} --set rounds=2".replace("PYTHONPATH=", "PYTHONPATH=$PYTHONPATH:")
+    done = subprocess.run(
+        line, shell=True, cwd=here, env={**os.environ, **paths}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

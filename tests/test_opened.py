@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from raybcgd import ConfigError, Run, figures, run
+from raybcgd import ConfigError, RoundRecord, Run, figures, run
+from raybcgd.analysis.analyst import analyse_run
 from raybcgd.cli import app
 from raybcgd.compare import compare
 from tests.conftest import small
@@ -26,11 +27,13 @@ def test_a_run_is_read_back_with_its_curves_config_and_model(out: Path) -> None:
     assert list(frame["round"]) == [1, 2, 3]
     assert frame["upload_bytes"].sum() == result.summary["upload_bytes"]
     assert {"clients_worst_tenth", "metric_top5", "train_seconds"} <= set(frame)
-    assert list(opened.curve().index) == [1, 2]
+    curve = opened.curve()
+    assert list(curve.index) == [2, 3], "the rounds of the frame"
+    assert curve[2] == frame["accuracy"][1] == result.records[1].quality.accuracy
     with pytest.raises(ConfigError, match="accurcy is not measured; use one of round, accuracy"):
         opened.curve("accurcy")
     inputs = torch.rand(5, 1, 8, 8)
-    assert torch.equal(opened.model().eval()(inputs), result.model.eval()(inputs))
+    assert torch.equal(opened.model()(inputs), result.model(inputs))
     with pytest.raises(ConfigError, match="are not in this module"):
         opened.model(nn.Linear(2, 2))
     shown = figures([opened])
@@ -48,15 +51,56 @@ def test_a_module_of_ones_own_is_passed_again(out: Path) -> None:
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.BatchNorm1d(6), nn.Linear(6, 10))
 
     result = run(small(rounds=1, blocks={"count": 1}), module=net(), out=out)
+    with pytest.raises(ConfigError, match=r"was started with module=.*Sequential; pass run.model\(module\)"):
+        Run.open(out).model()
     restored = Run.open(out).model(net())
+    assert not result.model.training
+    assert not restored.training
     for name, value in result.model.state_dict().items():
         if value.is_floating_point():
             assert torch.equal(restored.state_dict()[name], value)
 
 
+def test_an_observer_gets_every_record_and_can_end_the_run(out: Path) -> None:
+    seen: list[RoundRecord] = []
+
+    def observe(record: RoundRecord) -> None:
+        seen.append(record)
+        if len(seen) == 3:
+            raise LookupError("seen enough")
+
+    with pytest.raises(LookupError, match="seen enough"):
+        run(small(rounds=6), out=out, observe=observe)
+    assert Run.open(out).records == tuple(seen)
+    assert [record.round for record in seen] == [0, 1, 2]
+    again: list[int] = []
+    result = run(small(rounds=6), out=out, resume=True, observe=lambda record: again.append(record.round))
+    assert again == [2, 3, 4, 5]  # the checkpoint was after two rounds
+    assert len(result.records) == 6
+
+
+def test_advice_about_code_of_ones_own_is_for_python(out: Path) -> None:
+    run(small(rounds=1), out=out)
+    config = out / "config.toml"
+    config.write_text(config.read_text().replace('name = "mlp"', 'name = "tests.wrong.code:Net"'))
+    for call in (Run.open(out).config, Run.open(out).model, lambda: analyse_run(out)):
+        with pytest.raises(
+            ConfigError, match="names code outside raybcgd; read that code, then pass trust=True to run"
+        ):
+            call()
+    config.write_text(config.read_text().replace("tests.wrong.code:Net", "__main__:Net"))
+    with pytest.raises(
+        ConfigError, match="defined in a script or a notebook; define it here too, then pass trust=True"
+    ):
+        Run.open(out).config()
+    config.write_text(config.read_text().replace("__main__:Net", "Net") + '\n[objects]\nmodule = "x.Net"\n')
+    with pytest.raises(ConfigError, match=r"used Python objects \(x.Net\); pass them again: module=…; to resume it"):
+        analyse_run(out)
+
+
 def test_export_writes_all_rounds_of_a_comparison(out: Path, tmp_path: Path) -> None:
     comparison = compare(small(rounds=2), algorithms=["fedavg", "fedbcgd"], out=out)
-    assert repr(comparison).count("\n") == 4
+    assert repr(comparison).count("\n|") == 3
     csv, parquet = tmp_path / "rounds.csv", tmp_path / "rounds.parquet"
     done = CliRunner().invoke(app, ["export", str(out), "--csv", str(csv), "--parquet", str(parquet)])
     assert done.exit_code == 0, done.output

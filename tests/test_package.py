@@ -1,6 +1,7 @@
 """The package can be built and published, and the files for GitHub are valid."""
 
 import email
+import os
 import shutil
 import subprocess
 import sys
@@ -15,11 +16,16 @@ from raybcgd.version import VERSION
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
+GITHUB = {
+    "GITHUB_SERVER_URL": "https://github.com",
+    "GITHUB_REPOSITORY": "someone/raybcgd",
+    "GITHUB_REF_NAME": f"v{VERSION}",
+}
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the source archive and the wheel."""
+    """The folder with the source archive and the wheel, built by the commands of the release."""
     folder = tmp_path_factory.mktemp("package")
     for name in ("raybcgd", "pyproject.toml", "README.md", "LICENSE"):
         source = ROOT / name
@@ -27,7 +33,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, folder / name)
-    done = subprocess.run([sys.executable, "-m", "build"], cwd=folder, capture_output=True, text=True)
+    release = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]["package"]["steps"]
+    scripts = {step["name"]: step["run"] for step in release if "run" in step}
+    commands = [scripts["Add the addresses of this repository to the package's metadata"]]
+    commands += [line for line in scripts["Build"].splitlines() if not line.startswith("pip install")]
+    env = {**os.environ, **GITHUB, "PATH": f"{BIN}:{os.environ['PATH']}"}
+    script = "\n".join([*commands, scripts["Fail if the tag is not the package's version"]])
+    done = subprocess.run(["bash", "-ec", script], cwd=folder, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "dist"
 
@@ -50,7 +62,14 @@ def test_the_wheel_contains_the_package_and_its_data(built: Path) -> None:
     assert not any(name.startswith(("tests/", "dashboards/")) for name in names)
     assert metadata["Version"] == VERSION
     assert metadata["License-Expression"] == "Apache-2.0"
-    assert set(metadata.get_all("Provides-Extra", [])) >= {"plots", "tensorboard", "dev"}
+    assert set(metadata.get_all("Provides-Extra", [])) >= {"plots", "tensorboard", "mlflow", "wandb", "docs", "dev"}
+    assert "Typing :: Typed" in metadata.get_all("Classifier", [])
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert dict(link.split(", ") for link in metadata.get_all("Project-URL", [])) == {
+        "Source": "https://github.com/someone/raybcgd",
+        "Issues": "https://github.com/someone/raybcgd/issues",
+        "Changelog": f"https://github.com/someone/raybcgd/blob/v{VERSION}/CHANGELOG.md",
+    }
     (source,) = built.glob("*.tar.gz")
     with tarfile.open(source) as archive:
         assert f"raybcgd-{VERSION}/raybcgd/cluster/monitoring.json" in archive.getnames()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-HEADING = "## What is promised about bits"
+HEADING = "## Bitwise reproducibility"
 
 
 def rows() -> list[list[str]]:

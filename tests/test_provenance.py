@@ -130,4 +130,4 @@ def test_a_method_of_a_script_is_resumed_from_the_script(objects: dict[str, str]
 
 def test_a_model_with_one_block_gets_a_note(out: Path, caplog: pytest.LogCaptureFixture) -> None:
     run(config().model_copy(update={"algorithm": FedBCGD()}), module=Net(), dataset=data(), out=out, progress=False)
-    assert "the layers of this model make one block, so every client uploads all of it" in caplog.text
+    assert "the layers of this model form one block, so every client uploads all of it" in caplog.text

@@ -3,10 +3,12 @@
 import shlex
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
+import raybcgd
 from raybcgd.cli import app
 from raybcgd.runtime_env import runtime_environment
 from raybcgd.submit import _entrypoint, _folder
@@ -113,6 +115,27 @@ def test_the_environment_of_a_job_is_merged(tmp_path: Path) -> None:
         "env_vars": {"A": "1", "B": "3", "C": "x=y"},
     }
     assert runtime_environment(Path("/pkg")) == {"excludes": ["runs"], "py_modules": ["/pkg"]}
+
+
+def test_a_job_gets_the_packages_to_install(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: dict[str, Any] = {}
+
+    class Client:
+        def __init__(self, address: str) -> None:
+            self.get_address = lambda: address
+
+        def submit_job(self, **job: Any) -> None:
+            sent.update(job)
+
+    (tmp_path / "env.yaml").write_text("pip: [mlflow, 'raybcgd[wandb]']\n")
+    monkeypatch.setattr("raybcgd.submit.JobSubmissionClient", Client)
+    monkeypatch.setattr("raybcgd.submit._dashboard", lambda address: address)
+    done = submit(config, "--runtime-env", str(tmp_path / "env.yaml"), "--env", "A=1", "--no-wait")
+    assert done.exit_code == 0, done.output
+    assert sent["runtime_env"]["pip"] == ["mlflow", "raybcgd[wandb]"]
+    assert sent["runtime_env"]["env_vars"] == {"A": "1"}
+    assert sent["runtime_env"]["py_modules"] == [str(Path(raybcgd.__file__).parent)]
+    assert sent["metadata"]["folder"] in done.output
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ A round, with d model coordinates divided into blocks, and D data phases:
    `Summed`. `server_rule(server, total, rnd)` returns the next server state. Coordinates that no client uploaded
    keep their values, and buffers such as batch-norm statistics become x + the mean displacement.
 6. If `candidates(server, rnd)` returns models, the participants report their mean losses, and
-   `choose(server, losses, rnd)` returns the server state. Both exchanges count as traffic.
+   `choose(server, losses, rnd)` returns the server state. Sending the models and the losses counts as traffic.
 
 Fields are declared by annotation. Slicing, encoding, counting, aggregation and storage follow from the declaration:
 
@@ -57,7 +57,7 @@ Fields are declared by annotation. Slicing, encoding, counting, aggregation and 
     Annotated[..., ControlVariate]   the server vector whose norm is recorded as the control variate: at most one field
 
 A `SharedBlock` of `Down` reaches the client rule as a whole vector; only its shared block counts as traffic.
-Wrong declarations and parameters raise a TypeError when the class is created.
+Wrong declarations, and rules with wrong parameters, raise a TypeError when the class is created.
 
 Rules are pure functions. They may run on a stack of clients, with one more leading dimension, so they index from the
 end: `v[..., s]`, and `mine.past[..., work.data_phase, :]` for a `PerPhase` field.
@@ -205,7 +205,7 @@ class Algorithm(AlgorithmConfig):
     """
 
     name: ClassVar[str]
-    """The value of `algorithm.name` in a config. A subclass of a method that does not set it gets its class name."""
+    """The value of `algorithm.name` in a config. If a subclass of a method does not set it, it is the class name."""
 
     Server: ClassVar[type[Any]]
     """The server's state. `x` is the global model."""

@@ -126,7 +126,7 @@ def zeros(state: type[Any], x: Tensor, phases: int) -> Any:
 def size_in_d(fields: type[Any], own: float = 1.0, shared: float = 0.0, phases: int = 1) -> float:
     """Return the size of the declared fields in units of d, excluding scalars and counts.
 
-    `own` is a client's block with the shared block and `shared` the shared block alone, as fractions of d.
+    `shared` is the fraction of d in the shared block, and `own` that in a client's block and the shared block.
     """
     sizes = {Kind.WHOLE: 1.0, Kind.OWN: own, Kind.SHARED: shared, Kind.PER_PHASE: float(phases)}
     return sum(sizes.get(field.kind, 0.0) for field in declared(fields))
@@ -291,3 +291,9 @@ def _broadcast_mistakes(owner: str, server: tuple[Field, ...], down: tuple[Field
 def _either(kinds: Iterable[Kind]) -> str:
     *names, last = (kind.value for kind in kinds)
     return f"{', '.join(names)} or {last}" if names else last
+
+
+def divergence_fix(algorithm: Any, rule: str) -> str:
+    """Return what to do about values that are not finite: lower the step size or, first, check the user's own rule."""
+    own = not getattr(type(algorithm), rule).__module__.startswith("raybcgd.")
+    return f"check {rule} of {type(algorithm).__name__}, or lower algorithm.lr" if own else "lower algorithm.lr"

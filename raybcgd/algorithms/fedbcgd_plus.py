@@ -11,8 +11,8 @@ from raybcgd.algorithms.fedbcgd import FedBCGD
 class FedBCGDPlus(FedBCGD):
     """FedBCGD+ (Liu et al., ACM MM 2024): FedBCGD with client control variates and variance-reduced local steps.
 
-    c stays the mean of the c_i in every coordinate, because a client commits only the coordinates of c_i that it
-    uploaded. With path control, both sides derive dc = (x - y_T)/(T eta) - c from the uploaded displacement.
+    By default, a client replaces only the coordinates of c_i that it uploaded, so that c stays the mean of the c_i in
+    every coordinate. Both sides derive dc = (x - y_T)/(T eta) - c from the uploaded displacement.
     """
 
     name: ClassVar[str] = "fedbcgd+"

@@ -12,7 +12,7 @@ from raybcgd.algorithms.fedavg import FedAvg
 class MMPSGD(FedAvg):
     """MM-PSGD (Ding et al., 2020): SGD on block-cyclic data, with an averaged model per data phase.
 
-    The chain x is that of FedAvg. The predictor of a phase is the mean of x after each of the phase's rounds, and is
+    The chain x is that of FedAvg. The predictor of a phase is the average of x over the phase's rounds, and is
     evaluated on the phase's test data. Before the phase's first round, it is the initial model.
     """
 

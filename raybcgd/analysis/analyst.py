@@ -32,16 +32,17 @@ def analyse_run(
     settings: AnalysisConfig | None = None,
     *,
     module: nn.Module | None = None,
-    dataset: Dataset | None = None,
+    dataset: Dataset | tuple[Any, ...] | None = None,
+    partition: Any = None,
     trust: bool = False,
 ) -> dict[str, Any]:
-    """Return the analysis of the run in a folder. Pass the same module and data set as to `run`, if any.
+    """Return the analysis of the run in a folder. Pass the same module, data set and partition as to `run`, if any.
 
     With `trust`, the folder's config may name code outside raybcgd, which is imported.
     """
     run_folder = RunFolder(Path(folder))
     config = load_run_config(run_folder, trust=trust)
-    problem, data = prepare(config, module, dataset)
+    problem, data = prepare(config, module, dataset, partition)
     return Analyst(problem, data, run_folder).report(settings or config.analysis or AnalysisConfig())
 
 

@@ -2,5 +2,6 @@
 
 from raybcgd.config.files import load_config, load_run_config, make_config, run_tables
 from raybcgd.config.schema import Config
+from raybcgd.config.trust import resume_command
 
-__all__ = ["Config", "load_config", "load_run_config", "make_config", "run_tables"]
+__all__ = ["Config", "load_config", "load_run_config", "make_config", "resume_command", "run_tables"]

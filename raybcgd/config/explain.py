@@ -37,7 +37,9 @@ def explain(
     if first["type"] == "missing":
         return f"{setting} is not set and has no default; set it{more}"
     # A setting with a union type fails once per member of the union.
-    reasons = dict.fromkeys(_reason(e["msg"]) for e in same)
+    reasons = dict.fromkeys(
+        _list_of(section, path[-1], e["input"]) if e["type"] == "tuple_type" else _reason(e["msg"]) for e in same
+    )
     if cause is not None and isinstance(first["input"], dict):  # a check of several settings of a table
         return f"{setting}: {', or '.join(reasons)}{more}"
     return f"{setting} = {short(same[0]['input'])}: {', or '.join(reasons)}{more}"
@@ -72,6 +74,22 @@ def _reason(message: str) -> str:
     if "valid dictionary" in text:
         return "must be a table"
     return f"{text[0].lower()}{text[1:]}"
+
+
+def _list_of(section: type[Section], name: str, found: Any) -> str:
+    """Return "must be a list" with an example for a setting, or for an entry of it, such as `groups[1]`."""
+    setting, _, entry = name.partition("[")
+    kind = section.model_fields[setting].annotation if setting in section.model_fields else None
+    for _ in range(1 + (entry != "")):
+        kind = next((args[0] for args in map(get_args, (kind, *get_args(kind))) if args[-1:] == (...,)), None)
+    choices = (kind, *get_args(kind))
+    if choices[-1] is ...:
+        return "must be a list of lists"
+    if isinstance(found, str) and (str in choices or found in choices):
+        return f'must be a list, such as ["{found}"]'
+    examples = {int: "[0, 1, 2]", float: "[0.5, 0.9]", str: '["a", "b"]'}
+    example = next((text for sample, text in examples.items() if sample in choices), "")
+    return f"must be a list, such as {example}" if example else "must be a list"
 
 
 def short(value: Any, limit: int = 60) -> str:

@@ -28,21 +28,30 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     return make_config(override(read_tables(path), overrides))
 
 
-def load_run_config(folder: RunFolder, overrides: Iterable[str] = (), trust: bool = False) -> Config:
+def load_run_config(
+    folder: RunFolder, overrides: Iterable[str] = (), trust: bool = False, from_python: bool = True
+) -> Config:
     """Read the config of a run folder. Without `trust`, refuse one that names code or a Ray cluster to use.
 
-    References in `overrides`, and classes in installed packages, need no trust.
+    References in `overrides`, and classes in installed packages, need no trust. `from_python` is for the
+    error message: how the user sets `trust`.
     """
     changes = dict(_parse_override(text) for text in overrides)
     tables = assign(run_tables(folder), changes)
     if not trust:
-        check_trusted(tables, changes, folder)
+        check_trusted(tables, changes, folder, from_python)
     return make_config(tables)
 
 
 def run_tables(folder: RunFolder) -> dict[str, Any]:
     """Return the tables of a run folder's config. This imports nothing that they name."""
     if not folder.config.exists():
+        if runs := sorted(path.parent for path in folder.path.glob("*/config.toml")):
+            command = "sweep" if (folder.path / "tune").is_dir() else "compare"
+            raise ConfigError(
+                f"{folder.path} holds {len(runs)} runs instead of one; pass one of them, such as {runs[0]}, or "
+                f"continue a comparison or a sweep with `raybcgd {command} CONFIG --out {folder.path} --resume auto`"
+            )
         raise ConfigError(
             f"{folder.path} holds no run (no config.toml); pass the folder of a run, or start one with `raybcgd train`"
         )
@@ -91,7 +100,7 @@ def _toml(path: Path, children: Sequence[Path] = ()) -> dict[str, Any]:
         extended = f", which {children[-1]} extends" if children else ""
         raise ConfigError(f"cannot read the config {path}{extended}: {error.strerror}; check the path") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not valid TOML: not text in UTF-8; pass a config, saved as UTF-8") from None
+        raise ConfigError(f"{path} is not valid TOML: it is not UTF-8 text; pass a config saved as UTF-8") from None
     except RecursionError:
         raise ConfigError(f"{path} is not a config: its values are nested too deeply; fix the file") from None
     except ValueError as error:  # not only TOMLDecodeError: an integer can have too many digits

@@ -1,4 +1,4 @@
-"""`[objects]`: the module and the data set that were passed to `run` as Python objects, and not by the config."""
+"""`[objects]`: the module and the data set that were passed to `run` as Python objects, not set in the config."""
 
 import hashlib
 from typing import TYPE_CHECKING, Any
@@ -36,10 +36,14 @@ class ObjectsConfig(Section):
     """Hash of the clients of all training samples."""
 
     @property
+    def arguments(self) -> str:
+        """The arguments of a Python call with these objects."""
+        return ", ".join(f"{name}=…" for name in ("module", "dataset", "partition") if getattr(self, name) is not None)
+
+    @property
     def call(self) -> str:
         """The Python call that resumes a run with these objects."""
-        given = [f"{name}=…" for name in ("module", "dataset", "partition") if getattr(self, name) is not None]
-        return f"run(config, {', '.join(given)}, out=…, resume=True)"
+        return f"run(config, {self.arguments}, out=…, resume=True)"
 
 
 def describe(module: "nn.Module | None", dataset: "Dataset | None", clients: "Clients | None" = None) -> ObjectsConfig:

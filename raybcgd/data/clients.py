@@ -1,4 +1,4 @@
-"""The clients that a data set brings along: lists of sample indices from Python, or a column of client ids."""
+"""A data set's own clients: lists of sample indices from Python, or a column of client ids."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ class Clients:
     """The clients of a data set."""
 
     owners: Ints
-    """The client of each training sample, from 0; -1 for samples that no client has."""
+    """The client of each training sample, from 0; -1 for samples without a client."""
     names: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -32,7 +32,12 @@ class Clients:
 
 
 def as_clients(given: Any, samples: int) -> Clients:
-    """Return the clients that a user passed: lists of sample indices, such lists by name, or one id per sample."""
+    """Return the clients that a user passed: lists of sample indices, such lists by name, or one id per sample.
+
+    Clients that are already checked are returned as they are.
+    """
+    if isinstance(given, Clients) and len(given.owners) == samples:
+        return given
     names = tuple(map(str, given)) if isinstance(given, Mapping) else None
     parts = _items(given.values() if isinstance(given, Mapping) else given)
     if names is None and (isinstance(parts[0], str) or not hasattr(parts[0], "__len__")):
@@ -46,7 +51,7 @@ def as_clients(given: Any, samples: int) -> Clients:
         taken = indices[owners[indices] >= 0]
         if len(taken):
             both = f"clients {names[owners[taken[0]]]} and {name}"
-            raise ConfigError(f"partition gives sample {taken[0]} to {both}; a sample can have one client")
+            raise ConfigError(f"partition gives sample {taken[0]} to {both}; a sample can have only one client")
         owners[indices] = number
     return Clients(owners, names)
 
@@ -87,7 +92,7 @@ def _indices(name: str, part: Any, samples: int) -> Ints:
     if indices.size == 0 and indices.dtype != object:
         problem = "has no samples; give every client at least one"
     elif indices.ndim != 1 or indices.dtype.kind not in "iu":
-        problem = f"is not a list of sample indices, but {type(part).__name__}; use integers"
+        problem = "is not a flat list of integers; list its sample indices"
     elif indices.min() < 0 or indices.max() >= samples:
         wrong = indices[(indices < 0) | (indices >= samples)][0]
         problem = f"has sample {wrong}, but there are {samples} training samples; use 0 to {samples - 1}"

@@ -1,5 +1,6 @@
 """A data set in memory: train and test arrays and their normalisation constants."""
 
+import logging
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,6 +13,7 @@ import torch
 from raybcgd.data.clients import Clients, as_clients
 from raybcgd.errors import ConfigError
 
+log = logging.getLogger(__name__)
 Array = npt.NDArray[np.generic]
 Labels = npt.NDArray[np.int64]
 DECILES = 10
@@ -55,7 +57,7 @@ class Dataset:
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     clients: Clients | None = None
-    """The clients that the data set brings along, for the natural partition. None: it has none."""
+    """The data set's own clients, for the natural partition. None: it has none."""
     from_config: bool = False
     """Whether `[data]` describes the data set. False: it was made in Python."""
 
@@ -127,11 +129,11 @@ class Dataset:
         """Make a data set from your own NumPy arrays or tensors. Images are (n, channels, height, width).
 
         For uint8 inputs, `scale` defaults to 255, and `mean` and `std` to those of the train data. Float inputs are
-        unchanged by default. Other integers are tokens. Integer targets are labels, and `classes` defaults to the
-        largest train label + 1; float targets are for regression.
+        unchanged by default. Other integers are tokens. Integer targets are labels from 0, and `classes` defaults to
+        the largest train label + 1; float targets are for regression.
 
-        `partition` gives the train samples to clients: one list of sample indices per client, a dict of such lists by
-        client name, or one client id per train sample.
+        `partition` assigns the training samples to clients: one list of sample indices per client, a dict of such lists
+        by client name, or one client id per sample.
         """
         train, test = _split("train", train_inputs, train_targets), _split("test", test_inputs, test_targets)
         if train.targets.dtype.kind == "f":
@@ -139,13 +141,7 @@ class Dataset:
                 raise ConfigError(f"data {name!r}: targets are {train.targets.dtype}; use integer labels with classes=")
             classes = 0
         if classes is None:
-            largest = int(train.targets.max(initial=1))
-            if largest >= max(len(train), 2):
-                problem = f"the largest train label is {largest}, but there are only {len(train)} train samples"
-                raise ConfigError(
-                    f"data {name!r}: {problem}; number the labels from 0 without gaps, or set data.classes"
-                )
-            classes = largest + 1
+            classes = _count_classes(name, train.targets, test.targets)
         is_bytes = train.inputs.dtype == np.uint8
         if scale is None:
             scale = 255.0 if is_bytes else 1.0
@@ -189,6 +185,27 @@ def _split(part: str, inputs: Array | torch.Tensor, targets: Array | torch.Tenso
     return Split(samples, labels if labels.dtype.kind == "f" else labels.astype(np.int64, copy=False))
 
 
+def _count_classes(name: str, train: Labels, test: Labels) -> int:
+    """Return the largest train label + 1. Raise an error if the labels do not look like 0, 1, …"""
+    largest = int(train.max(initial=1))
+    if largest >= max(len(train), 2):
+        problem = f"the largest train label is {largest}, but there are only {len(train)} training samples"
+        raise ConfigError(f"data {name!r}: {problem}; number the labels from 0 without gaps, or set data.classes")
+    lowest = min(train.min(initial=largest), test.min(initial=largest))
+    if lowest > 0:
+        keep = f"set data.classes to {largest + 1} (from Python: classes={largest + 1}) to keep an empty class"
+        raise ConfigError(
+            f"data {name!r}: labels run from {lowest} to {largest}, so no sample has label 0; number them from 0, for "
+            f"example with `labels - {lowest}`, or {keep}"
+        )
+    missing = np.setdiff1d(np.arange(train.max(initial=0)), np.append(train, test)).tolist() if lowest == 0 else []
+    if missing:
+        listed = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
+        problem = f"no sample has label {listed} of 0 .. {largest}"
+        log.warning("note: data %r: %s; if these are gaps, number the labels without them", name, problem)
+    return largest + 1
+
+
 def _array(values: Array | torch.Tensor) -> Array:
     if isinstance(values, torch.Tensor):
         half = values.is_floating_point() and values.itemsize < 4  # NumPy has no bfloat16
@@ -200,7 +217,8 @@ def _problem(split: Split, classes: int) -> str:
     """Return what is wrong with a split and how to fix it, or an empty string."""
     inputs, targets = split.inputs, split.targets
     if targets.ndim != 1 or len(inputs) != len(targets):
-        return f"{len(inputs)} inputs but targets of shape {targets.shape}; give one label per sample"
+        one_hot = ", for example with `targets.argmax(1)`" if targets.ndim == 2 else ""
+        return f"{len(inputs)} inputs but targets of shape {targets.shape}; give one label per sample{one_hot}"
     if len(targets) == 0:
         return "it is empty; add at least one sample"
     if inputs.dtype not in (np.uint8, np.int64, np.float16, np.float32, np.float64):

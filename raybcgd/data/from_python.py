@@ -32,19 +32,19 @@ def as_dataset(given: Any) -> Dataset:
 
 
 def _arrays(dataset: Any) -> tuple[Any, Any]:
-    """Return the inputs and labels of a torch data set. Its transforms are applied once."""
+    """Return the inputs and targets of a torch data set. Its transforms are applied once."""
     if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
         return dataset.tensors
     name = type(dataset).__name__
     try:
         samples = [dataset[k] for k in range(len(dataset))]
         inputs = [_input(sample[0]) for sample in samples]
-        return np.stack(inputs), np.array([int(sample[1]) for sample in samples], np.int64)
+        return np.stack(inputs), np.array([_target(sample[1]) for sample in samples])
     # A user's data set may raise anything.
     except Exception as error:
         raise ConfigError(
-            f"dataset {name} cannot be read ({named_line(error)}); its entries must be (input, label), with inputs of "
-            "one shape and integer labels"
+            f"dataset {name} cannot be read ({named_line(error)}); its entries must be (input, target), with inputs of "
+            "one shape and targets that are integers, or floats for regression"
         ) from error
 
 
@@ -54,3 +54,9 @@ def _input(value: Any) -> np.ndarray:
     array = np.asarray(value)
     is_image = array.dtype == np.uint8 and hasattr(value, "getbands")  # PIL's images have their channels last
     return np.atleast_3d(array).transpose(2, 0, 1) if is_image else array
+
+
+def _target(value: Any) -> int | float:
+    """Return a target as a number: floats, which are for regression, must not be cut to integers."""
+    number = value.item() if hasattr(value, "item") else value
+    return float(number) if isinstance(number, float) else int(number)

@@ -22,7 +22,7 @@ def describe(dataset: Dataset) -> list[Line]:
     megabytes = (inputs.nbytes + dataset.test.inputs.nbytes) / 1e6
     return [
         Line("data set", dataset.name),
-        Line("train samples", f"{len(dataset.train):,}"),
+        Line("training samples", f"{len(dataset.train):,}"),
         Line("test samples", f"{len(dataset.test):,}"),
         Line("sample", f"{' x '.join(map(str, inputs.shape[1:]))} {'tokens' if dataset.tokens else inputs.dtype}"),
         Line("in memory", f"{megabytes:,.1f} MB"),
@@ -38,7 +38,7 @@ def _targets(dataset: Dataset) -> list[Line]:
         spread = f"{targets.min():.4g} to {targets.max():.4g}, {targets.mean():.4g} on average"
         return [Line("targets", f"numbers, for regression: {spread}")]
     counts = np.bincount(targets, minlength=dataset.classes)
-    return [Line("classes", str(dataset.classes)), Line("train samples per class", _spread(counts))]
+    return [Line("classes", str(dataset.classes)), Line("training samples per class", _spread(counts))]
 
 
 def _constants(dataset: Dataset) -> list[Line]:
@@ -61,7 +61,7 @@ def describe_partition(dataset: Dataset, partition: Partition) -> list[Line]:
         Line("samples per client", _spread(partition.sizes)),
         Line(f"{labels} per client", _spread((counts > 0).sum(axis=1))),
         Line(f"share of a client's most frequent {label}", f"{largest:.0%} on average"),
-        Line("distance from iid", f"{distance_from_iid(counts):.2f} (0: iid, 1: no {label} in common)"),
+        Line("distance from iid", f"{distance_from_iid(counts):.2f} (0: iid, 1: one {label} per client)"),
     ]
 
 

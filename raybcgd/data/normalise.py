@@ -1,4 +1,4 @@
-"""Normalise batches of bytes on their device."""
+"""Normalise batches on their device."""
 
 from functools import cache
 from typing import Any

@@ -76,7 +76,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _has_images(path: Path, config: DataConfig) -> bool:
-    """Return whether the inputs are images. Without bytes and numbers, they should be."""
+    """Return whether the inputs are images. With neither bytes nor numbers, assume images."""
     with _reading(path):
         schema = pq.ParquetFile(path).schema_arrow
     if config.feature_columns is not None or config.image_column is not None:

@@ -119,7 +119,7 @@ class Natural(Partitioner):
     """The clients of the data set: `data.client_column`, or a partition from Python."""
 
     clients: int = Field(0, ge=0)
-    """M, the number of clients. Leave it out: the data set tells."""
+    """M, the number of clients. Do not set it: the data set defines it."""
 
     def owners(self, targets: Ints, classes: int, rng: np.random.Generator) -> Ints:
         raise ConfigError(

@@ -48,7 +48,7 @@ def phases(
 
 
 def phase_labels(classes: int, config: PhasesConfig) -> list[tuple[int, ...]]:
-    """Return the labels of each phase: `labels`, or consecutive ones and `shared_labels` of the following phases."""
+    """Return the labels of each phase: those of the config, or consecutive ones and the next `shared_labels`."""
     if config.labels is not None:
         for m, own in enumerate(config.labels):
             if not own or len(set(own)) < len(own) or not all(0 <= label < classes for label in own):

@@ -43,7 +43,7 @@ _READERS = {
     "emnist_split": ("emnist",),
     "options": (),
 }
-"""The sources, among "digits" and those above, that read a setting. Other sources may read all of them."""
+"""The built-in sources that read each setting. Custom sources may read all settings."""
 
 
 def unread_by(source: Any) -> set[str]:
@@ -79,7 +79,7 @@ class PhasesConfig(Section):
     """Standard deviation of the client sizes in a phase, as a fraction of the mean. Sizes are normally distributed."""
     shuffled: bool = False
     """Train on all data in every round: the samples of all phases are dealt to the clients at random. Models are still
-    evaluated per phase. The paper's baseline for FedAvg."""
+    evaluated per phase. The paper compares with FedAvg on such data."""
 
     @model_validator(mode="after")
     def _labels_of_every_phase(self) -> Self:
@@ -99,7 +99,7 @@ class DataConfig(Section):
     """The data set, or "package.module:function": a function that takes this table and returns a raybcgd.Dataset.
     digits needs no files. The others read files in `root`; data sets such as cifar10 can also be Parquet files."""
     root: str | None = None
-    """Folder that contains the files."""
+    """Folder that contains the files. A relative path starts at the current folder, not at the folder of the config."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Settings for a custom source."""
     download: bool = False
@@ -111,14 +111,14 @@ class DataConfig(Section):
     name and type."""
     feature_columns: tuple[str, ...] | None = None
     """Parquet columns of the inputs, if these are not images: columns of numbers, or one column of lists, such as token
-    sequences, which are padded with 0. Default: a column of lists, or all columns of numbers but the others named
-    here."""
+    sequences, which are padded with 0. Default: a column of lists, or all columns of numbers that are not targets or
+    client ids."""
     client_column: str | None = None
     """Parquet column of client ids, integers or strings: every id is a client, and `partition.kind` is "natural"."""
     image_size: int | None = Field(None, ge=1, le=4096)
     """Resize image files to this many pixels per side. None: no resizing; all images must have the same size."""
     classes: int | None = Field(None, ge=2)
-    """Number of classes in image files. Default: as declared in the files, or the largest training label + 1."""
+    """Number of classes in the files. Default: as declared in the files, or the largest training label + 1."""
     emnist_split: Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"] = "byclass"
     """The EMNIST variant."""
     task: Literal["classes", "binary", "regression"] = "classes"

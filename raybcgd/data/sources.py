@@ -11,6 +11,7 @@ import numpy as np
 
 from raybcgd.data.dataset import Dataset, Split, channel_statistics
 from raybcgd.data.folders import list_image_folder, list_tiny_imagenet, load_listing
+from raybcgd.data.from_python import as_dataset
 from raybcgd.data.parquet import has_parquet, load_parquet
 from raybcgd.data.settings import SOURCES, DataConfig
 from raybcgd.data.split import hold_out, hold_out_share
@@ -29,8 +30,14 @@ def load(config: DataConfig, partition: Any = None) -> Dataset:
     if config.augment and dataset.train.inputs.ndim != 4:
         raise ConfigError(f'data.augment needs images, but data.source = "{name}" has none; remove data.augment')
     if config.client_column is not None and dataset.clients is None:
-        raise ConfigError(f'data.client_column has no effect with data.source = "{name}", which has no such columns')
+        raise ConfigError(f'data.client_column has no effect with data.source = "{name}"; remove it')
     return replace(cut(dataset.partitioned(partition), config), from_config=True)
+
+
+def load_once(config: DataConfig, dataset: Dataset | tuple[Any, ...] | None, partition: Any) -> dict[str, Any]:
+    """Load the data of several runs. Return the arguments `dataset` and `partition` for each of them."""
+    found = load(config, partition) if dataset is None else as_dataset(dataset).partitioned(partition)
+    return {"dataset": found, "partition": None if partition is None else found.clients}
 
 
 def cut(dataset: Dataset, config: DataConfig) -> Dataset:
@@ -80,7 +87,7 @@ def digits(config: DataConfig) -> Dataset:
 
 @cache
 def _digits_table() -> np.ndarray:
-    """Return one row per digit: 64 pixels and the label. Importing scikit-learn to read its file takes 0.7 s."""
+    """Return one row per digit: 64 pixels and the label. Avoid importing scikit-learn, which takes 0.7 s."""
     if (spec := find_spec("sklearn")) is not None and spec.origin is not None:
         file = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
         if file.exists():
@@ -119,8 +126,8 @@ def torchvision_set(config: DataConfig) -> Dataset:
 
 
 def folder(config: DataConfig) -> Path:
-    """Return `data.root` as a path."""
+    """Return `data.root` as an absolute path, so that errors show where it was looked for."""
     if config.root is None:
         download = ", and data.download = true to download them" if config.source in KNOWN else ""
         raise ConfigError(f"data.root is not set; set it to the folder of the {config.source} files{download}")
-    return Path(config.root).expanduser()
+    return Path(config.root).expanduser().absolute()

@@ -15,7 +15,7 @@ def hold_out(targets: Labels) -> tuple[Labels, Labels]:
 
 
 def hold_out_share(targets: Labels, share: float, clients: Clients | None = None) -> tuple[Labels, Labels]:
-    """Return train and validation indices: `share` of each label, at least one sample, the same ones in every run.
+    """Return train and validation indices. `share` of each label, at least one sample, is validation data in every run.
 
     A client of the data set keeps at least one training sample.
     """

@@ -16,7 +16,7 @@ Inputs = npt.NDArray[Any]
 
 
 def numeric_columns(schema: Any, others: Sequence[str | None]) -> list[str]:
-    """Return the first column of lists, or else all columns of numbers, without some others."""
+    """Return the first column of lists, or all columns of numbers if there is none. Skip `others`."""
     fields = [field for field in schema if field.name not in others]
     lists = [field.name for field in fields if _is_list(field.type)]
     return lists[:1] or [field.name for field in fields if is_number(field.type)]
@@ -29,11 +29,11 @@ def feature_columns(path: Path, schema: Any, wanted: Sequence[str] | None, other
     """
     columns = numeric_columns(schema, others) if wanted is None else list(wanted)
     if not columns:
-        raise ConfigError(f"data.feature_columns: {path} has no columns of numbers but the targets; add features")
+        raise ConfigError(f"data.feature_columns: {path} has no columns of numbers except the targets; add features")
     for name in columns:
         if name not in schema.names or name in others:
             known = ", ".join(field.name for field in schema if field.name not in others)
-            raise ConfigError(f'data.feature_columns: "{name}" is no column of features in {path}; use some of {known}')
+            raise ConfigError(f'data.feature_columns: "{name}" is not a feature column of {path}; use some of {known}')
         kind = schema.field(name).type
         if not (is_number(kind) or (_is_list(kind) and len(columns) == 1)):
             raise ConfigError(
@@ -44,7 +44,7 @@ def feature_columns(path: Path, schema: Any, wanted: Sequence[str] | None, other
 
 
 def is_number(kind: Any) -> bool:
-    """Return whether a column's type is a number or a truth value."""
+    """Return whether a column's type is a number or a boolean."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 

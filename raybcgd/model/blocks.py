@@ -95,6 +95,8 @@ def divide(module: nn.Module, config: BlocksConfig, clients: int | None = None) 
             f'blocks.shared = {config.shared} is a number of coordinates, which needs blocks.division = "equal"; '
             "name layers instead"
         )
+    if not rest and config.shared != "all":
+        raise ConfigError('blocks.shared names all layers of the model; name fewer, or set it to "all"')
     groups: Sequence[Sequence[Layer]]
     if config.groups is not None:
         if config.division != "layers":
@@ -184,7 +186,7 @@ def _explicit(layers: list[Layer], groups: Sequence[Sequence[str]]) -> list[list
 
 
 def _contiguous(layers: Sequence[Layer], weights: np.ndarray, count: int) -> list[Sequence[Layer]]:
-    """Return `count` non-empty runs of layers that minimise the sum of squared weights, by dynamic programming."""
+    """Return `count` non-empty runs of layers with the smallest sum of squared run weights, by dynamic programming."""
     if len(layers) < count:
         raise ConfigError(
             f"blocks.count = {count} is more than the {len(layers)} layers to divide; "
@@ -257,7 +259,7 @@ def recut(
 ) -> tuple[int, ...]:
     """Return new edges that balance the coordinates' weights over the blocks. With None, all weights are 1.
 
-    If all weights are zero, the edges stay the same.
+    If all weights are zero, the edges stay the same. With redivide = "shift", shift equal blocks at random instead.
     """
     count, size = len(layout.blocks), layout.shared.start
     if size == 0 or (cuts_layers(config) and size < count):

@@ -19,12 +19,15 @@ def image_shape(name: str, shape: tuple[int, ...], smallest: int) -> tuple[int, 
 
 
 def _two_convolutions(name: str, input_shape: tuple[int, ...], classes: int, *widths: int) -> nn.Module:
-    """Return two 5x5 convolutions, each followed by pooling, and three linear layers. `widths` excludes the last."""
+    """Return two 5x5 convolutions, each followed by pooling, and three linear layers.
+
+    `widths` are the output sizes of all layers but the last, which has one output per class.
+    """
     channels, height, width = image_shape(name, input_shape, smallest=16)
     positions = (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
     conv1, conv2, fc1, fc2 = widths
     model = nn.Sequential()
-    # ReLU after pooling is the same function as before it, on a quarter of the values.
+    # ReLU after pooling gives the same result as before it, and processes a quarter of the values.
     model.add_module("conv1", nn.Conv2d(channels, conv1, 5))
     model.add_module("pool1", nn.MaxPool2d(2))
     model.add_module("relu1", nn.ReLU())

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from raybcgd.model.blocks import Block, BlockLayout
+from raybcgd.model.layers import Layer
 
 
 class Row(NamedTuple):
@@ -13,6 +14,7 @@ class Row(NamedTuple):
 
     block: str
     layers: tuple[str, ...]
+    """Names, each with the norm layers that belong to it, such as "conv1 + bn1"."""
     parameters: int
     """Trainable parameters."""
     bytes: int
@@ -42,10 +44,11 @@ class UploadSaving(NamedTuple):
 def division_table(layout: BlockLayout, dtype: torch.dtype | str) -> list[Row]:
     """Return one row per block; the shared block, if any, is last."""
     itemsize, d = _itemsize(dtype), layout.size
+    names = {layer.name: _with_norms(layer) for layer in layout.order}
     return [
         Row(
             block.name,
-            block.layers,
+            tuple(names[layer] for layer in block.layers),
             _trained_in(layout, block, dimensions=0),
             block.size * itemsize,
             block.size / d,
@@ -60,6 +63,11 @@ def upload_saving(module: nn.Module, layout: BlockLayout, dtype: torch.dtype | s
     own = layout.shared.start / len(layout.blocks) + layout.shared.size
     frozen = sum(parameter.numel() for parameter in module.parameters() if not parameter.requires_grad)
     return UploadSaving(frozen, own * _itemsize(dtype), (layout.size + frozen) * _itemsize(dtype))
+
+
+def _with_norms(layer: Layer) -> str:
+    paths = dict.fromkeys(entry.name.rpartition(".")[0] for entry in layer.entries)
+    return " + ".join([layer.name, *(path for path in paths if path not in ("", layer.name))])
 
 
 def _itemsize(dtype: torch.dtype | str) -> int:

@@ -9,7 +9,7 @@ from raybcgd.errors import ConfigError
 
 
 def own_module(module: object) -> nn.Module | None:
-    """Return a module that a user passed, or a copy of it if it is on an accelerator: not every process has one."""
+    """Return a module that a user passed, or a CPU copy if it is on an accelerator, which not every process has."""
     if isinstance(module, type):
         raise ConfigError(f"module is the class {module.__name__}; pass an instance, such as {module.__name__}()")
     if module is None:

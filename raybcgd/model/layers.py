@@ -54,7 +54,7 @@ def layers_of(module: nn.Module, named: Sequence[str] = ()) -> list[Layer]:
         if is_lazy(tensor):
             layer = name.rpartition(".")[0]
             raise ConfigError(
-                f'model.name: layer "{layer}" is lazy and has no size yet; use a layer with explicit sizes'
+                f'the model: layer "{layer}" is lazy and has no size yet; use a layer with explicit sizes'
             )
     # torch lists a tied tensor once, under its first name.
     for name, tensor in (*trained.items(), *module.named_buffers()):
@@ -71,5 +71,5 @@ def layers_of(module: nn.Module, named: Sequence[str] = ()) -> list[Layer]:
         else:
             layers.append(Layer(path or type(module).__name__, entries[path]))
     if not any(entry.trained for layer in layers for entry in layer.entries):
-        raise ConfigError("model.name: the module has no trainable parameters; choose another model")
+        raise ConfigError("the model has no trainable parameters; unfreeze some, or choose another model")
     return layers

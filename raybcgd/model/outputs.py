@@ -1,4 +1,4 @@
-"""What a model returns: logits, alone or beside other things."""
+"""Find the logits in a model's outputs, and count its correct predictions."""
 
 import math
 from collections.abc import Mapping

@@ -13,7 +13,7 @@ from raybcgd.model.outputs import logits_of
 
 
 def not_stackable(module: nn.Module) -> str | None:
-    """Return why a module cannot train in a stack, judged by its parts. None: no part is against it."""
+    """Return why a module cannot train in a stack, judged by its parts. None: they do not rule it out."""
     if any(not entry.trained for layer in layers_of(module) for entry in layer.entries):
         return "it has buffers that training changes"
     for child in module.modules():
@@ -37,7 +37,7 @@ def fails_in_stack(flat: FlatModel, loss: Callable[..., Tensor], inputs: Tensor,
         try:
             loss(logits_of(flat.module(inputs[:-1])), targets[:-1]).backward()  # type: ignore[no-untyped-call]
         except Exception:
-            return None  # it fails in any case, which other checks report
+            return None  # it fails without a stack too, which other checks report
         weights = flat.vector.new_ones(len(inputs))
         weights[-1] = 0
         pairs = [value.expand(2, *value.shape) for value in (flat.vector, inputs, targets, weights)]

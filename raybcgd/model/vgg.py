@@ -55,7 +55,7 @@ def _vgg(
     for k, (before, after) in enumerate(pairwise((channels, *widths)), start=1):
         features.add_module(f"conv{k}", nn.Conv2d(before, after, 3, padding=1))
         features.add_module(f"norm{k}", make_norm(after))
-        if k + 1 in pooled:  # before ReLU, which is the same function on a quarter of the values
+        if k + 1 in pooled:  # before ReLU: the result is the same, and ReLU processes a quarter of the values
             features.add_module(f"pool{k + 1}", nn.MaxPool2d(2))
         features.add_module(f"relu{k}", nn.ReLU())
     for k, (before, after) in enumerate(pairwise((side * side * widths[-1], *hidden)), start=1):

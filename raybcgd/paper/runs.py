@@ -54,7 +54,7 @@ class Runs(NamedTuple):
 
 
 def cache_key(config: Config) -> str:
-    """Return the hash of all settings that affect the results. The place of the data files is not one of them."""
+    """Return the hash of all settings that affect the results. The location of the data files is not one of them."""
     settings = config.model_dump(mode="json", exclude_none=True, exclude=_IRRELEVANT)
     for name in ("root", "download"):
         settings["data"].pop(name, None)

@@ -21,7 +21,7 @@ def evenly(clients: Sequence[int], blocks: int, rng: np.random.Generator) -> Seq
 
 
 def by_bandwidth(rates: Floats, sizes: Sequence[int]) -> Assignment:
-    """Assign the same number of clients to each block, the slowest clients to the smallest blocks.
+    """Assign the same number of clients to each block, and the smallest blocks to the slowest clients.
 
     No other even assignment makes the slowest upload of the round faster.
     """

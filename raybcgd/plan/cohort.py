@@ -1,4 +1,4 @@
-"""The clients of a round and their blocks: a function of the seed and the round."""
+"""The clients of a round and their blocks."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

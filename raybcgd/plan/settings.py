@@ -28,8 +28,8 @@ class CohortConfig(Section):
     """`[cohort]`: the clients of a round."""
 
     clients_per_block: Annotated[int, Field(ge=1)] | None = None
-    """K, the number of clients per block. A round samples N * K clients, even if a method has no blocks. Default: 2,
-    or 10 clients per round if N is not set either, or all clients if there are fewer."""
+    """K, the number of clients per block. A round samples N * K clients, even if a method has no blocks. Default: 2. If
+    N is not set either, a round samples 10 clients. If there are fewer clients than that, it samples all."""
     clients_per_round: Annotated[int, Field(ge=1)] | None = None
     """S, the number of clients per round, spread evenly over the blocks. Use it instead of `clients_per_block`."""
     cover: Literal["all", "some"] = "all"
@@ -60,7 +60,7 @@ class CohortConfig(Section):
     def size(self, blocks: int, clients: int, blockwise: bool = True, default_blocks: bool = False) -> int:
         """Return S. Raise an error if there are fewer clients than S or, with `blockwise`, more blocks than S.
 
-        `default_blocks` tells that the config does not set the number of blocks.
+        `default_blocks`: the config does not set the number of blocks.
         """
         if self.clients_per_round is not None:
             size, setting = self.clients_per_round, f"cohort.clients_per_round = {self.clients_per_round}"
@@ -72,8 +72,8 @@ class CohortConfig(Section):
             setting = f"data.partition.clients = {clients}"
         if size > clients:
             raise ConfigError(
-                f"{setting} needs {size} clients per round, but data.partition.clients = {clients}; "
-                "lower it, or raise data.partition.clients"
+                f"{setting} needs {size} clients per round, but there are {clients}; lower it, or raise "
+                "data.partition.clients if the data does not define its clients"
             )
         if blockwise and size < blocks and (self.cover == "all" or self.clients_per_round is None):
             some = 'set cohort.cover = "some"' + ("" if self.clients_per_round else " and cohort.clients_per_round")

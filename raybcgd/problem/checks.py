@@ -14,9 +14,9 @@ from raybcgd.model.blocks import recut
 from raybcgd.model.losses import OF_LABELS, OF_NUMBERS
 from raybcgd.model.metrics import Metrics
 from raybcgd.model.outputs import logits_of
-from raybcgd.model.settings import LOSSES, MODELS
+from raybcgd.model.settings import LOSSES
 from raybcgd.model.stacking import fails_in_stack, not_stackable
-from raybcgd.model.trial import try_out
+from raybcgd.model.trial import Tried, try_out
 from raybcgd.problem.definition import Problem
 from raybcgd.randomness import stream
 from raybcgd.storage import open_address
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 _STACKED_PARAMETERS = 200_000
 _KNOWN_TO_STACK = ("mlp", "logistic", "sigmoid_erm")
-"""Models that need no trial. It would import torch's compiler, which takes a second."""
+"""Models that are not tried out: a trial would import torch's compiler and take a second."""
 
 
 def check(problem: Problem, dataset: Dataset) -> None:
@@ -59,14 +59,14 @@ def _warn_about_shared(problem: Problem) -> None:
     layout, shared = problem.layout, problem.config.blocks.shared
     if problem.algorithm.blockwise and problem.num_blocks == 1 and problem.config.blocks.count is None:
         log.warning(
-            "note: the layers of this model make one block, so every client uploads all of it; for more blocks, set "
+            "note: the layers of this model form one block, so every client uploads all of it; for more blocks, set "
             'blocks.division = "equal" and blocks.count'
         )
     share = layout.shared.size / layout.size
     if problem.algorithm.blockwise and shared in (None, "last") and share > 0.5:
         log.warning(
             "the shared block, %s, is %.0f %% of the model, and every client uploads it; set blocks.shared to smaller "
-            'layers or to "none", or blocks.division = "equal" with a number of coordinates',
+            'layers, to "none" or, with blocks.division = "equal", to a number of coordinates',
             *(", ".join(layout.shared.layers), 100 * share),
         )
 
@@ -80,7 +80,8 @@ def try_model(problem: Problem, dataset: Dataset) -> None:
         targets[-1] = dataset.classes - 1  # the model needs an output for the last class
     inputs = normalise(torch.from_numpy(split.inputs), dataset, problem.dtype)
     bf16 = problem.config.local.precision == "bf16"
-    names = MODELS.name_of(problem.config.model.name), LOSSES.name_of(problem.config.model.loss)
+    fix = "choose another model, or set model.options" if problem.own_module is None else "pass another module"
+    names = Tried(problem.model_label, fix, LOSSES.name_of(problem.config.model.loss))
     try_out(problem.module().to(problem.dtype), problem.loss, (inputs, targets), dataset.classes, names, bf16)
 
 

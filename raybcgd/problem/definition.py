@@ -19,6 +19,7 @@ from raybcgd.errors import ConfigError
 from raybcgd.model.blocks import BlockLayout, divide
 from raybcgd.model.divisions import DIVISIONS
 from raybcgd.model.flat import FlatModel
+from raybcgd.model.settings import MODELS
 from raybcgd.model.zoo import build, loss_function
 from raybcgd.plan.links import uplinks
 from raybcgd.record.state_layout import StateArray, StateLayout
@@ -71,6 +72,13 @@ class Problem:
     def __getstate__(self) -> dict[str, object]:
         """Return the fields, without cached values."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def model_label(self) -> str:
+        """How errors name the model: the setting and its value, or the module that the user passed."""
+        if self.own_module is not None:
+            return f"module = {type(self.own_module).__name__}"
+        return f'model.name = "{MODELS.name_of(self.config.model.name)}"'
 
     @property
     def algorithm(self) -> Algorithm:

@@ -21,6 +21,7 @@ from raybcgd.errors import ConfigError
 from raybcgd.model.given import own_module
 from raybcgd.problem.checks import check, no_stack, try_model
 from raybcgd.problem.definition import Data, Problem
+from raybcgd.problem.single_samples import check_single_samples
 
 log = logging.getLogger(__name__)
 
@@ -56,15 +57,19 @@ def prepare(
     try_model(problem, dataset)
     problem = replace(problem, no_stack=no_stack(problem, dataset))
     check(problem, dataset)
+    check_single_samples(problem, data)
     return problem, data
 
 
 def _check_objects(recorded: ObjectsConfig, module: nn.Module | None, dataset: Dataset | None, partition: Any) -> None:
-    """Raise an error if a run that is resumed used Python objects that are missing now."""
+    """Raise an error if a run that is resumed or analysed used Python objects that are missing now."""
     used = {recorded.module: module, recorded.dataset: dataset, recorded.partition: partition}
     if any(name is not None and given is None for name, given in used.items()):
         what = " and ".join(name for name in used if name is not None)
-        raise ConfigError(f"the run used Python objects ({what}); resume it from Python: {recorded.call}")
+        raise ConfigError(
+            f"the run used Python objects ({what}); pass them again: {recorded.arguments}; to resume it from Python, "
+            f"use {recorded.call}"
+        )
 
 
 def _with_objects(config: Config, module: nn.Module | None, dataset: Dataset | None, clients: Clients | None) -> Config:
@@ -86,7 +91,7 @@ def _with_clients(config: Config, dataset: Dataset) -> Config:
     """Return the config with the natural partition, if the data set has clients and no other partition is set."""
     chosen, own, phased = config.data.partition, dataset.clients, config.data.phases is not None
     if isinstance(chosen, Natural) and phased:
-        raise ConfigError("data.phases deals the samples to the clients itself; remove it, or the data's own clients")
+        raise ConfigError("data.phases assigns the samples to clients itself; remove it, or the data's own clients")
     if own is None or phased:
         return config
     if not isinstance(chosen, Natural) and chosen != PARTITIONS.section({}, DEFAULT_PARTITION):

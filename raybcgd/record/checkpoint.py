@@ -34,7 +34,7 @@ from raybcgd.storage import FORMAT_VERSION, open_address, write_file, writing
 log = logging.getLogger(__name__)
 
 _PRUNE_ROUNDS = 16
-"""Rounds without a checkpoint after which states that nothing needs are deleted anyway."""
+"""Unused states are deleted after every checkpoint, and at least once in this many rounds."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,12 @@ class Expected:
     def check(self, position: Position) -> None:
         """Raise an error if a checkpoint does not fit the run."""
         _check_arrays("server.safetensors", position.server, self.server)
-        edges = {"edges": position.history["edges"]} if "edges" in position.history else {}  # of any number of blocks
+        edges = {"edges": position.history["edges"]} if "edges" in position.history else {}  # may have any length
         history = self.history if self.history or not edges else {"divisions": np.zeros(1, np.int64)}
         _check_arrays("history.safetensors", position.history, {**history, **edges})
         size = self.server["x"].shape[-1]
         if edges and (np.any(np.diff(edges["edges"], prepend=0, append=size) < 0) or edges["edges"].dtype != np.int64):
-            raise RunError("edges in history.safetensors are not edges of blocks")
+            raise RunError("edges in history.safetensors do not divide the model into blocks")
         clients = len(position.ledger.segments)
         if clients != self.clients:
             raise RunError(f"ledger.safetensors has {clients} clients, but the run has {self.clients}")
@@ -151,9 +151,9 @@ class Checkpoints:
         self._prune_at = 0
 
     def maintain(self, ledger: Ledger, rounds: int) -> None:
-        """Delete segments that nothing needs, and compact the others if that is due.
+        """Delete unused segments, and compact the others if that is due.
 
-        Call it between two rounds, when `rounds` rounds have committed to the ledger and no snapshot of it is unsaved.
+        Call this between rounds, when the ledger has `rounds` committed rounds and all of its snapshots are saved.
         """
         if not ledger.names:
             return
@@ -176,7 +176,7 @@ class Checkpoints:
         self._compactor.close()
 
     def latest(self) -> Position | None:
-        """Return the newest undamaged checkpoint. Warn about damaged ones."""
+        """Return the newest undamaged checkpoint. Warn about damaged ones, which `clean` then deletes."""
         found = None
         for position in self._undamaged():
             self._retained[position.rounds] = set(position.ledger.names)
@@ -192,7 +192,7 @@ class Checkpoints:
         self._states.remove(name for name in self._states.names(parts=True) if name not in needed)
 
     def newest(self) -> Position | None:
-        """Return the newest undamaged checkpoint without changing any file."""
+        """Return the newest undamaged checkpoint, for callers that only read."""
         return next(self._undamaged(), None)
 
     def _undamaged(self) -> Iterator[Position]:
@@ -202,8 +202,13 @@ class Checkpoints:
                 yield self._read(rounds)
             except ConfigError:
                 raise
-            # Files written by others can be wrong in any way.
-            except (RunError, OSError, SafetensorError, LookupError, ValueError, TypeError, MemoryError) as error:
+            except (OSError, MemoryError) as error:  # not damage: the file may be readable later
+                raise RunError(
+                    f"cannot read the checkpoint at {self._folder(rounds)} ({first_line(error)}); check the storage "
+                    "and the memory, then resume, or delete that folder to resume from the checkpoint before it"
+                ) from None
+            # A damaged file can raise any of these.
+            except (RunError, SafetensorError, LookupError, ValueError, TypeError) as error:
                 log.warning("skipping the damaged checkpoint of round %d (%s)", rounds, first_line(error))
 
     def _saved_rounds(self) -> list[int]:
@@ -218,20 +223,20 @@ class Checkpoints:
             raise RunError("manifest.json does not match its checksum")
         content = json.loads(body)
         if not isinstance(content, dict):
-            raise RunError("manifest.json is not a table")
+            raise RunError("manifest.json is not a JSON object")
         if content.get("version") != FORMAT_VERSION:
             raise ConfigError(
-                f"{folder} was written by another version of raybcgd; resume it with that version, or start again "
-                "with another --out or checkpoint.address"
+                f"{folder} was written by another version of raybcgd; resume it with that version, or start a "
+                "new run in another folder or at another checkpoint.address"
             )
         manifest = _manifest(content)
         if differences := difference(manifest.identity, self._identity):
-            # Other settings can change the data. Their names say more than its hash.
+            # Changed settings can change the data's hash. Their names say more than the hash.
             named = [line for line in differences if not line.startswith("data_sha256")]
             differences = named or ["the training data or its partition has changed"]
             raise ConfigError(
                 f"the checkpoint under {self._root} belongs to another experiment: {'; '.join(differences[:5])}; "
-                "restore these settings, or choose another --out or checkpoint.address"
+                "restore these settings, or start a new run in another folder or at another checkpoint.address"
             )
         files = {name: self._bytes(f"{folder}/{name}") for name in manifest.sha256}
         for name, data in files.items():
@@ -239,7 +244,7 @@ class Checkpoints:
                 raise RunError(f"{name} does not match its checksum")
         if manifest.rounds != rounds or files["rounds.jsonl"].count(b"\n") != rounds:
             logged = files["rounds.jsonl"].count(b"\n")
-            raise RunError(f"the manifest has {manifest.rounds} rounds, and the log has {logged}")
+            raise RunError(f"the manifest has {manifest.rounds} rounds, but the log has {logged}")
         position = Position(
             rounds=rounds,
             server=load(files["server.safetensors"]),
@@ -257,7 +262,7 @@ class Checkpoints:
         """Return a saved ledger, and check that the segments hold its states. Rows are verified when they are used."""
         arrays = [saved["segments"], saved["rows"], saved["checksums"]]
         if [array.dtype for array in arrays] != [np.int32, np.int32, np.uint32] or len({a.shape for a in arrays}) > 1:
-            raise RunError("ledger.safetensors has arrays of other types or of different lengths")
+            raise RunError("ledger.safetensors has arrays of the wrong type or of different lengths")
         self._footers |= self._states.footers(name for name in names if name not in self._footers)
         footers = [self._footers[name] for name in names]
         sizes = [len(footer.clients) for footer in footers]
@@ -278,6 +283,8 @@ class Checkpoints:
         return ledger
 
     def _bytes(self, path: str) -> bytes:
+        if not self._filesystem.get_file_info(path).is_file:
+            raise RunError(f"{path} is missing")
         with self._filesystem.open_input_file(path) as file:
             return bytes(file.read())
 
@@ -286,10 +293,10 @@ class Checkpoints:
 
 
 def _is_dead(name: str, needed: set[str], rounds: int) -> bool:
-    """Return whether nothing can need a segment any more.
+    """Return whether a segment can no longer be needed.
 
-    If a round committed without a segment that bears its number, the segment is from a host that was late or lost.
-    Such a host may still be writing to an incomplete one.
+    A segment of a committed round that is not needed is outdated, or from a host that was late or lost. Such a host may
+    still be writing, so incomplete segments are kept for some more rounds.
     """
     complete = name.removesuffix(".part")
     return complete not in needed and round_of(name) < (rounds if name == complete else rounds - _PRUNE_ROUNDS)
@@ -304,7 +311,7 @@ def _manifest(content: Mapping[str, Any]) -> _Manifest:
 
 
 def _check_log(position: Position) -> None:
-    """Raise an error if the log of a checkpoint is not that of its rounds, each once and in order."""
+    """Raise an error if the log of a checkpoint does not contain each of its rounds once, in order."""
     found = [RoundRecord.model_validate_json(line).round for line in position.log.splitlines()]
     if found != list(range(position.rounds)):
         raise RunError("rounds.jsonl does not contain each round once, in order")

@@ -1,7 +1,7 @@
 """Serve the metrics of all runs on a node at one port: `python -m raybcgd.record.collector`.
 
-Runs listen on free loopback ports, which Prometheus cannot know on Kubernetes. There, every Ray pod has a container
-with this collector. Prometheus scrapes its fixed port, which is up even if no run is active.
+On Kubernetes, Prometheus cannot reach runs, which listen on free loopback ports. Therefore, every Ray pod there has a
+container with this collector. Prometheus scrapes its fixed port, which is up even if no run is active.
 """
 
 import argparse
@@ -27,7 +27,8 @@ class RunsCollector(Collector):
     """Collects the metrics of the runs in a discovery folder.
 
     Every series gets the label `instance`, which stays the same when a run resumes. `raybcgd_run_up` is 0 for a run
-    that was killed: its discovery file is left, but nobody answers.
+    that was killed: its discovery file is still there, but its endpoint does not answer. `raybcgd_runs` is the number
+    of runs that have not ended.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -51,6 +52,7 @@ class RunsCollector(Collector):
                         s._replace(labels={**s.labels, "instance": target.instance}) for s in family.samples
                     ]
         yield up
+        yield GaugeMetricFamily("raybcgd_runs", "Number of runs that have not ended.", value=len(targets))
         yield from merged.values()
 
 
@@ -64,7 +66,7 @@ def _fetch(target: Target) -> str | None:
 
 
 def server(host: str, port: int, folder: Path) -> ThreadingHTTPServer:
-    """Return a server of the metrics of the runs in a discovery folder."""
+    """Return a server for the metrics of the runs in a discovery folder."""
     registry = CollectorRegistry()
     registry.register(RunsCollector(folder))
     return ThreadingHTTPServer((host, port), MetricsHandler.factory(registry))

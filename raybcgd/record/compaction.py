@@ -16,12 +16,12 @@ from raybcgd.record.states import SegmentFolder, new_name
 log = logging.getLogger(__name__)
 
 MAX_POOR = 64
-"""Poor segments that a run may have: small ones, and those with less than half of their states still needed."""
+"""Maximum number of poor segments. One is poor if it is small, or if less than half of its states are still needed."""
 _SMALL_SHARE = 1 / 32
 _SMALL_BYTES = 2**26
-"""A segment is small if it holds less than this, and less than this share of all states. Copying more does not pay."""
+"""A segment is small if its needed states take less than this share of all needed states, and less than this size."""
 _MAX_DEAD_BYTES = 2**28
-"""Superseded states in poor segments, beyond the size of all committed states, that are not worth the copying."""
+"""Compaction is due if the superseded states in poor segments exceed both this size and that of all needed states."""
 _BATCH_BYTES = 2**24
 _RETRY_ROUNDS = 64
 
@@ -57,7 +57,7 @@ class Compactor:
         return set() if self._job is None else self._job.segments
 
     def step(self, ledger: Ledger, rounds: int) -> None:
-        """Use the result of a finished compaction, or start one if it is due."""
+        """Apply a finished compaction to the ledger, or start one if it is due."""
         job = self._job
         if job is None:
             if rounds >= self._not_before and (poor := poor_segments(ledger, self._folder.layout.row_bytes)):
@@ -105,7 +105,7 @@ class Compactor:
 
 
 def poor_segments(ledger: Ledger, row_bytes: int) -> list[int]:
-    """Return the segments to merge, as positions in `ledger.names`: none if compaction is not due."""
+    """Return the segments to merge, as positions in `ledger.names`. Empty if compaction is not due."""
     live, sizes = ledger.live(), np.array(ledger.sizes, dtype=np.int64)
     small = live < min(_SMALL_SHARE * live.sum(), _SMALL_BYTES / row_bytes)
     poor = (live > 0) & ((2 * live < sizes) | small)

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 class Endpoint:
     """An HTTP server in its own threads, announced in a file for Prometheus' file-based discovery.
 
-    No lock is held while a response is sent, so a slow reader cannot delay a round. The file is removed when the run
+    No lock is held while a response is sent, so a slow client cannot delay a round. The file is removed when the run
     ends. If the run is killed, the file stays, Prometheus sees that the target is down, and an alert fires.
     """
 
@@ -46,7 +46,7 @@ class Endpoint:
             shutdown.join()
 
     def linger(self, seconds: float) -> None:
-        """Wait up to this long for the next scrape. Return immediately if there has been no scrape yet."""
+        """Wait up to `seconds` for the next scrape. Return immediately if there has been no scrape yet."""
         if self._scraped.is_set():
             self._scraped.clear()
             self._scraped.wait(seconds)
@@ -58,13 +58,13 @@ class Endpoint:
     def _announce(self) -> None:
         try:
             write_target(self._file, self._target)
-        except (OSError, RunError) as error:  # a run does not depend on its metrics
+        except (OSError, RunError) as error:  # a run works without metrics
             cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
             log.warning("cannot write %s for Prometheus (%s); set metrics.discovery", self._file, first_line(cause))
 
 
 def _listen(host: str, port: int, handler: type[MetricsHandler]) -> ThreadingHTTPServer:
-    """Return a server on the port, or on a free one if the port is in use: a run does not depend on its metrics."""
+    """Return a server on the port, or on a free one if the port is in use."""
     try:
         return ThreadingHTTPServer((host, port), handler)
     except OSError as error:

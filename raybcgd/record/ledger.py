@@ -74,9 +74,9 @@ class Ledger:
         return sum(self.sizes)
 
     def move(self, clients: np.ndarray, old: Sequence[StateRef], new: str) -> None:
-        """Refer to the copies of states: row k of the segment `new` is a copy of `old[k]`, a state of `clients[k]`.
+        """Refer to copies of states: row k of the segment `new` is a copy of `old[k]`, a state of `clients[k]`.
 
-        Clients that have another state by now keep it.
+        Clients that have a newer state by now keep it.
         """
         numbers = {name: number for number, name in enumerate(self.names)}
         segments = np.array([numbers.get(ref.segment, _FRESH) for ref in old], dtype=np.int32)
@@ -87,18 +87,18 @@ class Ledger:
         self.sizes.append(len(clients))
 
     def forget(self, removed: Iterable[str]) -> None:
-        """Drop segments that were deleted."""
+        """Remove deleted segments from the ledger."""
         gone = set(removed)
         self._keep([number for number, name in enumerate(self.names) if name not in gone])
 
     def snapshot(self) -> "Ledger":
-        """Return a copy for a checkpoint. It knows only the segments that it needs."""
+        """Return a copy for a checkpoint, with only the segments that it needs."""
         copy = Ledger(self.segments.copy(), self.rows.copy(), self.checksums.copy(), self.names, self.sizes)
         copy._keep(np.flatnonzero(self.live()).tolist())
         return copy
 
     def _keep(self, numbers: Sequence[int]) -> None:
-        renumbered = np.full(len(self.names) + 1, _FRESH, dtype=np.int32)  # the last entry is that of fresh clients
+        renumbered = np.full(len(self.names) + 1, _FRESH, dtype=np.int32)  # the last entry, -1, is for fresh clients
         renumbered[list(numbers)] = np.arange(len(numbers))
         self.segments = renumbered[self.segments]
         self.names = [self.names[number] for number in numbers]

@@ -17,13 +17,13 @@ from raybcgd.errors import ConfigError, RunError
 from raybcgd.storage import open_address, write_file
 
 RENEW_SECONDS = 5.0
-"""Time between two renewals of a lock by its owner."""
+"""How often the owner renews its lock."""
 STALE_SECONDS = 20.0
-"""A lock of another machine that is not renewed for so long is taken over."""
+"""A lock of another machine that has not been renewed for this long is taken over."""
 _POLL_SECONDS = 1.0
-"""Time between two looks at the lock of another machine."""
+"""How often to check the lock of another machine."""
 _SETTLE_SECONDS = 0.3
-"""Time after a takeover in which another driver that found the same dead owner would overwrite the lock."""
+"""Time to wait after a takeover, in case another driver found the same dead owner and overwrites the lock."""
 
 
 class RunLock:
@@ -38,7 +38,7 @@ class RunLock:
         self._thread = threading.Thread(target=self._renew, daemon=True, name="run-lock")
 
     def acquire(self) -> None:
-        """Take the lock, also that of a dead driver. Raise an error if its owner is alive."""
+        """Take the lock, also from a dead driver. Raise an error if its owner is alive."""
         self._filesystem.create_dir(self._root, recursive=True)
         found = self._read()
         if found is None:
@@ -55,12 +55,12 @@ class RunLock:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise an error if another driver has taken the lock over, for example while this machine was suspended."""
+        """Raise an error if another driver has taken over the lock, for example while this machine was suspended."""
         if self._lost:
             raise RunError(f"another driver took over the run ({self.path}); this one stops")
 
     def release(self) -> None:
-        """Give the lock up."""
+        """Release the lock."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -80,7 +80,7 @@ class RunLock:
                 self._write(beat)
 
     def _is_alive(self, owner: dict[str, Any]) -> bool:
-        """Return whether the owner of a lock is running. On another machine, that shows only in renewals."""
+        """Return whether the owner of a lock is running. An owner on another machine is alive if it renews its lock."""
         here = self._owner
         if owner.get("machine") == here["machine"]:
             return _started(owner.get("pid")) == owner.get("started")
@@ -98,7 +98,7 @@ class RunLock:
         return found is not None and found.get("token") == self._owner["token"]
 
     def _create(self) -> bool:
-        """Create the lock file. Return False if it exists by now."""
+        """Create the lock file. Return False if it already exists."""
         if not isinstance(self._filesystem, fs.LocalFileSystem):
             self._write(0)
             return True
@@ -119,7 +119,7 @@ class RunLock:
         return (json.dumps({**self._owner, "beat": beat}) + "\n").encode()
 
     def _read(self) -> dict[str, Any] | None:
-        """Return the content of the lock. None: there is no lock, or the file is not a lock."""
+        """Return the content of the lock file. None: there is no file. Empty: the file is not a lock."""
         try:
             with self._filesystem.open_input_file(self.path) as file:
                 found = json.loads(bytes(file.read()))
@@ -147,6 +147,18 @@ def locked(*addresses: str | None) -> Iterator[list[RunLock]]:
         yield list(locks.values())
 
 
+def in_use(folder: Path) -> bool:
+    """Return whether a driver holds the lock of a run folder, without waiting for it."""
+    file = folder / "driver.lock"
+    try:
+        owner, age = json.loads(file.read_bytes()), time.time() - file.stat().st_mtime
+    except (OSError, ValueError):
+        return False
+    if isinstance(owner, dict) and owner.get("machine") == _machine():
+        return _started(owner.get("pid")) == owner.get("started")
+    return age < STALE_SECONDS  # the owner is on another machine
+
+
 def _this_process() -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
@@ -158,7 +170,7 @@ def _this_process() -> dict[str, Any]:
 
 
 def _machine() -> str:
-    """Return what identifies this boot of this machine, and the container on it, in which process ids are unique."""
+    """Return an id of this boot of this machine and of the PID namespace, within which process ids are unique."""
     parts = [socket.gethostname()]
     with contextlib.suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
@@ -167,12 +179,12 @@ def _machine() -> str:
 
 
 def _started(pid: object) -> str | None:
-    """Return when a process started, which tells it from a later one with the same id. None: there is no such one."""
+    """Return when a process started, to tell it from a later one with the same id. None: there is no such process."""
     if not isinstance(pid, int):
         return None
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return None if fields[0] == "Z" else fields[19]  # a zombie does nothing any more
+        return None if fields[0] == "Z" else fields[19]  # a zombie counts as dead
     except OSError:
         if Path("/proc/self/stat").exists():
             return None

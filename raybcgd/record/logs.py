@@ -1,4 +1,4 @@
-"""Log rounds as structured records of the logger `raybcgd.rounds`, and what a run waits for with `raybcgd.steps`.
+"""Log rounds to `raybcgd.rounds` as structured records. Log steps, such as waiting for hosts, to `raybcgd.steps`.
 
 Every record has `run`; records about a round have `round`, and those about a client also have `client`. Programs can
 attach their own handlers. On the command line, `--log json` writes the records as JSON.

@@ -21,7 +21,7 @@ from raybcgd.storage import RunFolder
 RUN_LABELS = ("run", "algorithm", "dataset")
 """Labels of every metric, to tell runs apart."""
 _MAX_WAITING = 256
-"""If this many records wait for a scrape, they are converted without one."""
+"""If this many records are queued, they are converted without waiting for a scrape."""
 
 
 class RunInfo(NamedTuple):
@@ -74,7 +74,7 @@ def _exported(path: str, metric: Metric, description: str) -> Exported:
 
 FROM_RECORD = tuple(_declared(RoundRecord))
 OWN = (
-    Exported("planned_rounds", "gauge", "Number of rounds in the config."),
+    Exported("planned_rounds", "gauge", "Number of rounds that the config allows."),
     Exported("parameters", "gauge", "d, the number of coordinates of the model."),
     Exported("start_timestamp_seconds", "gauge", "Time when the run started or resumed."),
     Exported(
@@ -86,13 +86,13 @@ OWN = (
     Exported("checkpoint_timestamp_seconds", "gauge", "Time of the last checkpoint, or of the start if there is none."),
     Exported("target_accuracy", "gauge", "Target accuracy."),
     Exported("target_rounds", "gauge", "Rounds until the target accuracy was first reached."),
-    Exported("target_upload_d", "gauge", "Mean upload per participant until the target was reached, in units of d."),
+    Exported("target_upload_d", "gauge", "Mean upload per sampled client until the target was reached, in units of d."),
     Exported("exporter_seconds_total", "counter", "Time spent on exporting metrics, mostly during scrapes."),
 )
 """Metrics that no annotation declares."""
 METRICS = (*FROM_RECORD, *OWN)
 _LIVE = tuple(f"hosts_{name}" for name in ("up", "pending", "restarted_total"))
-"""Metrics that a scrape reads from the pool, because a round that waits for hosts has no record yet."""
+"""Metrics that a scrape reads from the pool, because a round that is waiting for hosts has no record yet."""
 _UPDATE: dict[str, Any] = {"gauge": Gauge.set, "counter": Counter.inc, "histogram": Histogram.observe}
 
 
@@ -149,7 +149,7 @@ class Exporter:
         return self._children[key]
 
     def replay(self, records: Iterable[RoundRecord]) -> None:
-        """Export the rounds before a resume."""
+        """Export the rounds that finished before a resume."""
         live, self._live = self._live, None
         for record in records:
             self.observe(record)
@@ -186,7 +186,7 @@ class Exporter:
             self._child("exporter_seconds_total").inc(time.perf_counter() - began)
 
     def release(self) -> None:
-        """Forget the pool, so that its memory on a device is free for the next run of this process."""
+        """Drop the reference to the pool, to free its device memory for the next run of this process."""
         with self._one_reader:
             self._live = None
 
@@ -236,7 +236,7 @@ def exporting(
 
 
 def withdraw(config: MetricsConfig, folder: RunFolder) -> None:
-    """Remove the discovery file of a run that can no longer do so itself."""
+    """Remove the discovery file of a run that can no longer remove it itself."""
     if config.enabled:
         path = str(folder.path.absolute())
         remove_discovery_file(discovery_file(config.discovery, folder.run_name, path))

@@ -70,7 +70,7 @@ def _by_reason(dropped: Sequence[Dropped]) -> dict[str, float]:
 
 
 class ClientQuality(Section):
-    """The accuracy of the global model on the clients' own training samples, over the clients."""
+    """The accuracy of the global model on each client's own training samples, summarised over the clients."""
 
     mean: float
     worst_tenth: float
@@ -98,7 +98,7 @@ class Quality(Section):
     clients: Annotated[
         ClientQuality | None, Metric(by="statistic", name="quality_client_accuracy", read=lambda found: dict(found))
     ] = None
-    """Accuracy on the clients' own training samples: mean, worst tenth and deviation. None without
+    """Accuracy on the clients' own training samples: mean, worst tenth and standard deviation. None without
     `evaluation.clients`."""
     metrics: Annotated[dict[str, float] | None, Metric(by="metric")] = None
     """Values of `evaluation.metrics` on the test data, and "rmse" for regression. None without such metrics."""
@@ -165,7 +165,7 @@ class Timing(Section):
     """Time of the whole round."""
     stage_seconds: Annotated[dict[str, float], Metric(by="stage")]
     """Time per stage of the last round. The stages are plan, broadcast, train, aggregate, evaluate (waiting only) and
-    checkpoint. The last is the time of the previous checkpoint: a round's record is written before its checkpoint."""
+    checkpoint. `checkpoint` is that of the previous round: a round's record is written before its checkpoint."""
     finished_at: float | None = None
     """Unix time at the end of the round."""
 
@@ -174,8 +174,8 @@ class Hosts(Section):
     """The client hosts during the round."""
 
     device: str | None = None
-    """The kind of device that trained the clients; several kinds are separated by commas. Results of different kinds
-    differ in their last bits."""
+    """The kind of device that trained the clients; several kinds are separated by commas. Different kinds of
+    devices give results that differ in their last bits."""
 
     up: Annotated[int, GAUGE]
     """Hosts that are up."""
@@ -204,12 +204,12 @@ class Hosts(Section):
 
 
 class LiveHosts(NamedTuple):
-    """The client hosts at any time, also while a round waits for hosts. The metrics show these numbers."""
+    """The client hosts at this moment, also while a round waits for hosts. The metrics export these numbers."""
 
     up: int
     pending: int
     restarted: int
-    """Since the process started that counts them."""
+    """Total since the coordinator started."""
 
 
 class RoundRecord(Section):
@@ -240,7 +240,7 @@ class RoundRecord(Section):
 
 
 class RoundLog:
-    """`rounds.jsonl`: one line per round, in order, each written atomically."""
+    """`rounds.jsonl`: one line per round, in order. A failed write leaves no part of a line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -258,8 +258,8 @@ class RoundLog:
                 raise ConfigError(f"{where} is not a round record; restore it with `raybcgd resume`") from None
 
     def content(self) -> bytes:
-        """Return the complete lines of the log. A process that is killed can leave an incomplete last line."""
-        content = self.path.read_bytes() if self.path.exists() else b""
+        """Return the complete lines of the log. A killed process can leave an incomplete last line."""
+        content = self.path.read_bytes() if self.path.is_file() else b""
         return content[: content.rfind(b"\n") + 1]
 
     def restore(self, content: bytes) -> None:

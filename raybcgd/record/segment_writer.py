@@ -14,7 +14,7 @@ from raybcgd.messages import StateRef
 from raybcgd.record.states import SegmentFile, SegmentFolder, new_name
 
 _MAX_PENDING = 2
-"""Writes in flight. More would only use memory: a host that trains faster than it writes has to wait anyway."""
+"""Maximum writes in flight. More would only use memory: a host that trains faster than it writes must wait anyway."""
 
 
 class SegmentWriter:
@@ -25,10 +25,10 @@ class SegmentWriter:
         self._thread = ThreadPoolExecutor(1, "segment-writer")
         self._pending: deque[Future[None]] = deque()
         self._deferred: list[Callable[[], None]] = []
-        """Steps that are not in the background thread yet. If `flush` comes next, it runs them without a thread."""
+        """Steps that are not in the background thread yet. If `flush` comes next, it runs them itself."""
         self._name: str | None = None
         self._rows = 0
-        # The background thread uses these two. The others read `_failed` only when the thread is idle.
+        # The background thread uses these two. Other threads use them only when it is idle.
         self._file: SegmentFile | None = None
         self._failed: dict[str, Exception] = {}
 
@@ -44,14 +44,14 @@ class SegmentWriter:
         return refs
 
     def end(self) -> None:
-        """Close the open segment, in the background. The next row starts another one."""
+        """Close the open segment in the background. The next row starts a new one."""
         if self._name is not None:
             self._defer(self._close, self._name)
             self._name = None
         self._start_deferred()
 
     def flush(self) -> None:
-        """Close the open segment, and wait until everything is written. Raise the error of a write that failed."""
+        """Close the open segment, and wait until everything is written. Raise an error if a write failed."""
         if self._name is not None:
             self._defer(self._close, self._name)
             self._name = None
@@ -80,7 +80,7 @@ class SegmentWriter:
         self._deferred.clear()
 
     def _guarded(self, work: Callable[..., None], name: str, *arguments: Any) -> None:
-        """Run a step in the background. After a failed step, skip the rest of the segment."""
+        """Run a step, unless an earlier step of the same segment failed."""
         if name in self._failed:
             return
         try:

@@ -17,12 +17,12 @@ class StateArray(NamedTuple):
 
     name: str
     dtype: str
-    """As numpy writes it, with the byte order: "<f4"."""
+    """As a NumPy type string with the byte order, such as "<f4"."""
     shape: tuple[int, ...]
 
 
 class StateLayout:
-    """Where each array of a client state lies in a row. All rows of a run have the same size."""
+    """Where each array of a client state is in a row. All rows of a run have the same size."""
 
     def __init__(self, arrays: Iterable[StateArray]) -> None:
         self.arrays = tuple(arrays)
@@ -34,7 +34,7 @@ class StateLayout:
             self.row_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
 
     def views(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the arrays of `rows` (uint8, one row per client) as views: one row per client, nothing is copied."""
+        """Return views of the arrays in `rows` (uint8, one row per client), each with one row per client."""
         views = {}
         for array, offset in zip(self.arrays, self._offsets, strict=True):
             dtype = np.dtype(array.dtype)

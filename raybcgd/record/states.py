@@ -1,7 +1,8 @@
 """Client states in segments: files that hold the states of many clients, one row per client.
 
-A segment is written once, by one call of a host, and never changes. Its name is unique, so a late write of a host that
-was replaced cannot damage anything. Nothing reads the rows of a round that did not commit. Checkpoints refer to rows.
+A segment is written once, by one call of a host or by a compaction, and never changes. Its name is unique, so a late
+write of a host that was replaced cannot damage anything. Nothing reads the rows of a round that did not commit.
+Checkpoints refer to rows.
 
     magic                   16 bytes
     rows                    `StateLayout.row_bytes` each
@@ -30,7 +31,7 @@ from raybcgd.storage import FORMAT_VERSION, open_address
 _MAGIC = b"raybcgd-states\x00\x00"
 _END = struct.Struct("<II")
 _TAIL_BYTES = 2**16
-"""Read from the end of a segment at first. Most footers are smaller, and one read is enough."""
+"""Size of the first read, from the end of a segment. Most footers are smaller, so that one read is enough."""
 _THREADS = 16
 _NAME = re.compile(r"(\d{6,})-[0-9a-f]{16}(\.merged)?\.seg(\.part)?")
 
@@ -45,7 +46,7 @@ class Footer(NamedTuple):
 
 
 class SegmentFile:
-    """A segment while it is written. Readers see it when it is closed."""
+    """A segment while it is being written. Readers see it after it is closed."""
 
     def __init__(self, filesystem: fs.FileSystem, path: str, header: dict[str, Any]) -> None:
         self._filesystem, self._path, self._header = filesystem, path, header
@@ -89,7 +90,7 @@ class SegmentFolder:
         self._made = False
 
     def make(self) -> None:
-        """Create the folder. A host that does not see it knows that it shares no file system with the server."""
+        """Create the folder. A host that does not see it shares no file system with the server."""
         self._filesystem.create_dir(self._root, recursive=True)
         self._made = True
 
@@ -110,7 +111,7 @@ class SegmentFolder:
         return SegmentFile(self._filesystem, self.path(name), header)
 
     def read(self, wanted: Sequence[tuple[int, StateRef]]) -> np.ndarray:
-        """Read the rows of (client, ref) pairs, and verify them. Adjacent rows are read at once, others in parallel."""
+        """Read and verify the rows of (client, ref) pairs. Adjacent rows are read at once, others in parallel."""
         rows = np.empty((len(wanted), self.layout.row_bytes), dtype=np.uint8)
         runs: list[list[int]] = []
         last = None
@@ -175,7 +176,7 @@ class SegmentFolder:
         return Footer(np.array(content["clients"], np.int64), np.array(content["checksums"], np.uint32))
 
     def names(self, parts: bool = False) -> list[str]:
-        """Return the names of all segments, with `parts` also of incomplete ones. Other files are not ours."""
+        """Return the names of all segments; with `parts`, also of incomplete ones. Other files are ignored."""
         entries = self._filesystem.get_file_info(fs.FileSelector(self._root, allow_not_found=True))
         found = [(entry.base_name, _NAME.fullmatch(entry.base_name)) for entry in entries if entry.is_file]
         return [name for name, match in found if match and (parts or not match[3])]
@@ -190,7 +191,7 @@ class SegmentFolder:
         self._in_parallel(delete, list(names))
 
     def _in_parallel(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        """Apply a function that waits for files."""
+        """Apply a function to all items, in threads."""
         return [function(items[0])] if len(items) == 1 else list(self._threads.map(function, items))
 
 

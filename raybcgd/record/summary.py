@@ -48,7 +48,7 @@ def reaches(records: Iterable[RoundRecord], target: float) -> RoundRecord | None
 
 
 def keeps(records: Sequence[RoundRecord], target: float) -> RoundRecord | None:
-    """Return the first round from which on the accuracy is always at least `target`, or None."""
+    """Return the first round from which the accuracy stays at or above `target`, or None."""
     found = None
     for record in records:
         if record.quality.accuracy is not None:
@@ -57,7 +57,7 @@ def keeps(records: Sequence[RoundRecord], target: float) -> RoundRecord | None:
 
 
 def summarise(records: Sequence[RoundRecord], models: Sequence[np.ndarray], total_seconds: float) -> dict[str, Any]:
-    """Return the summary of a run, for `summary.json`. Its `seconds` are those of the rounds, without the start."""
+    """Return the summary of a run, for `summary.json`. Its `seconds` exclude the start."""
     values, losses = accuracies(records), losses_of(records)
     tail, loss_tail = last_tenth(values), last_tenth(losses)
     evaluated = [record.quality.loss for record in records if record.quality.evaluated]
@@ -86,7 +86,7 @@ def summarise(records: Sequence[RoundRecord], models: Sequence[np.ndarray], tota
 
 
 def _other_quality(records: Sequence[RoundRecord]) -> dict[str, Any]:
-    """Return the last values of what only some runs measure: the clients' accuracies, and own metrics."""
+    """Return the last values of what only some runs measure: the clients' accuracies, and custom metrics."""
     last = next((record.quality for record in reversed(records) if record.quality.evaluated), None)
     found = {} if last is None else {"client_accuracy": last.clients, "metrics": last.metrics}
     return {name: dict(value) for name, value in found.items() if value is not None}
@@ -111,7 +111,7 @@ class Standing(NamedTuple):
     upload_d_total: float
     """The same, summed over all rounds."""
     upload_d_to_target: float | None
-    """The same until the target accuracy is first reached; None if it never is."""
+    """The same until the target accuracy is first reached; None if a run never reaches it."""
     upload_floats: float
     """Values uploaded by all clients."""
     upload_floats_to_target: float | None
@@ -131,6 +131,17 @@ class Standing(NamedTuple):
     best_loss: float | None = None
     last_tenth_loss: float | None = None
     """Mean over the last tenth of the evaluated rounds."""
+    reached: int = 0
+    """How many of the finished runs reach the target accuracy."""
+    round_seconds_median: float | None = None
+    """Median time of a round, which excludes one-off costs such as imports in the first round."""
+    pooled: bool = False
+    """Whether one client holds all data: centralised training, whose uploads have no meaning."""
+
+    @property
+    def finished(self) -> int:
+        """The number of runs that finished."""
+        return (len(self.seeds) or 1) - len(self.failures)
 
     @property
     def regression(self) -> bool:
@@ -157,6 +168,7 @@ def standing(
         "upload_floats",
         "upload_bytes",
         "seconds",
+        "round_seconds_median",
     )
     return Standing(
         label=label,
@@ -168,6 +180,7 @@ def standing(
         upload_bytes_to_target=sum(record.traffic.upload_bytes for record in until) or None,
         rounds_to_target=None if reached is None else reached.round + 1,
         keeps_target=keeps(records, target) is not None,
+        reached=int(reached is not None),
         **{name: summary[name] for name in copied if name in summary},
     )
 
@@ -175,7 +188,8 @@ def standing(
 def failed_standing(label: str, settings: str) -> Standing:
     """Return the row of a method none of whose runs finished."""
     counts = ("rounds", "upload_d_per_round", "upload_d_total", "upload_floats", "upload_bytes", "seconds")
-    numbers = dict.fromkeys(Standing._fields[3:-5]) | dict.fromkeys(counts, 0)
+    required = (name for name in Standing._fields if name not in Standing._field_defaults)
+    numbers = dict.fromkeys(required) | dict.fromkeys(counts, 0)
     texts = {"label": label, "algorithm": "", "settings": settings}
     return Standing(**{**numbers, **texts, "keeps_target": False})  # type: ignore[arg-type]
 
@@ -201,6 +215,8 @@ def over_seeds(standings: Mapping[int, Standing]) -> Standing:
         "rounds": round(means["rounds"]),
         "last_tenth_deviation": deviation,
         "keeps_target": all(row.keeps_target for row in rows),
+        "reached": sum(row.reached for row in rows),
+        "pooled": rows[0].pooled,
     }
     return rows[0]._replace(**means, seeds=tuple(standings))
 

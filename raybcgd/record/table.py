@@ -1,4 +1,4 @@
-"""The rounds of a run as one flat table: for data frames and for export."""
+"""The rounds of a run as one flat table, for data frames and for export."""
 
 from collections.abc import Iterable
 from typing import Any

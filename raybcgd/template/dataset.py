@@ -23,5 +23,5 @@ def clinics(config):
         clients.append(np.full(len(found), f"clinic {clinic:02d}"))
     x, y, clients = np.concatenate(inputs).astype(np.float32), np.concatenate(labels), np.concatenate(clients)
     test = np.arange(len(y)) % 5 == 0
-    # `partition` gives each training sample to a client. Without it, data.partition splits the samples.
+    # `partition` assigns each training sample to a client. Without it, data.partition splits the samples.
     return Dataset.from_tensors(x[~test], y[~test], x[test], y[test], name="clinics", partition=clients[~test])

@@ -14,8 +14,8 @@ from raybcgd.wire.codecs import Codec, read
 class QSGD(Codec):
     """QSGD (Alistarh et al., NeurIPS 2017): unbiased random rounding to a few levels of each bucket's norm.
 
-    The payload has one norm per bucket, in the model's dtype, and bits = ceil(log2(2 levels + 1)) per value for sign
-    and level. For n float32 values: 4 ceil(n / bucket) + ceil(n bits / 8) bytes. FedAvg with this codec is FedPAQ.
+    The payload has one norm per bucket, in the model's dtype, and b = ceil(log2(2 levels + 1)) bits per value for sign
+    and level. For n float32 values, this is 4 ceil(n / bucket) + ceil(n b / 8) bytes. FedAvg with this codec is FedPAQ.
     """
 
     draws: ClassVar[bool] = True

@@ -12,10 +12,10 @@ from raybcgd.wire.codecs import Codec, read
 
 
 class TopK(Codec):
-    """Top-k with error feedback (Stich et al., NeurIPS 2018): send the k largest values, keep the rest for later.
+    """Top-k with error feedback (Stich et al., NeurIPS 2018): send the k values of largest magnitude, keep the rest.
 
-    The payload has k of n values, unchanged, and their indices in bits = ceil(log2 n) bits each. For float32: 4 k +
-    ceil(k bits / 8) bytes. With k = n there are no indices. A client keeps unsent values and adds them to its next
+    The payload has k of n values, unchanged, and their indices, each with b = ceil(log2 n) bits. For float32, this is
+    4 k + ceil(k b / 8) bytes. With k = n there are no indices. A client keeps unsent values and adds them to its next
     upload of the same coordinates.
     """
 

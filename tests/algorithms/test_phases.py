@@ -142,6 +142,14 @@ def test_the_reported_losses_and_the_judged_models_count_as_traffic(lab: Any) ->
     assert sum(played.rounds[0].blocks.download_floats) == traffic.download_floats
 
 
+def test_the_simulated_time_includes_the_models_that_participants_judge(lab: Any) -> None:
+    rate = 1000.0
+    links = {"median": rate, "sigma": 0.0, "downlink_factor": 1.0}
+    (record,) = lab.play({**cyclic("mc_psgd", rounds=1), "cohort": {"links": links}}).rounds
+    each = (record.traffic.upload_bytes + record.traffic.download_bytes) / len(record.participants)
+    assert record.traffic.simulated_seconds == pytest.approx(each / rate)
+
+
 def digits_in_three_phases(name: str, **changes: Any) -> Any:
     return make_config(
         {

@@ -1,4 +1,4 @@
-"""The clients that a data set brings along: partitions from Python, and columns of client ids."""
+"""A data set's own clients: partitions from Python, and columns of client ids."""
 
 import json
 from pathlib import Path
@@ -72,7 +72,7 @@ def test_data_sets_are_shown_in_one_line() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([[0, 1], [1, 2]], "partition gives sample 1 to clients 0 and 1; a sample can have one client"),
+        ([[0, 1], [1, 2]], "partition gives sample 1 to clients 0 and 1; a sample can have only one client"),
         ({"ann": [0], "bob": [60]}, "client bob has sample 60, but there are 60 training samples; use 0 to 59"),
         ([[0], [-1]], "client 1 has sample -1"),
         ([[0], []], "client 1 has no samples; give every client at least one"),
@@ -80,8 +80,8 @@ def test_data_sets_are_shown_in_one_line() -> None:
         ([list(range(60))], "partition has one client; give at least two"),
         ([], "partition has no clients"),
         ({}, "partition has no clients"),
-        ([[0.5], [1.5]], "client 0 is not a list of sample indices, but list; use integers"),
-        ([[0, [1]], [2]], "client 0 is not a list of sample indices"),
+        ([[0.5], [1.5]], "client 0 is not a flat list of integers; list its sample indices"),
+        ([[0, [1]], [2]], "client 0 is not a flat list of integers"),
         (np.zeros(60, int), "the same client id, 0, for every sample"),
         (np.zeros(7, int), "7 client ids for 60 training samples; give one id per sample, or one list"),
         (np.linspace(0, 1, 60), "client ids of type float64; use integers or strings"),
@@ -113,8 +113,28 @@ def test_a_comparison_takes_arrays_with_clients(tmp_path: Path) -> None:
     )
     assert not result.failures
 
+    same = compare(
+        config(),
+        algorithms=["fedavg"],
+        dataset=(X, Y, X[:20], Y[:20]),
+        partition=LISTS,
+        out=tmp_path / "e",
+        progress=False,
+    )
+    assert same.runs["FedAvg"].summary["sha256"] == result.runs["FedAvg"].summary["sha256"]
     plain = compare(config(), algorithms=["fedavg"], dataset=(X, Y, X, Y), out=tmp_path / "d", progress=False)
     assert not plain.failures
+
+
+def test_a_comparison_partitions_configured_data_as_a_run_does(tmp_path: Path) -> None:
+    half = np.array_split(np.arange(1400), 8)
+    data = {"validation_share": 0.2, "partition": {"kind": "dirichlet", "rho": 0.3, "clients": 20}}
+    alone = run(small(rounds=1, data=data), partition=half, out=tmp_path / "run", progress=False)
+    found = compare(
+        small(rounds=1, data=data), algorithms=["fedbcgd+"], partition=half, out=tmp_path / "c", progress=False
+    )
+    assert found.runs["FedBCGD+"].summary["sha256"] == alone.summary["sha256"]
+    assert json.loads((tmp_path / "c/fedbcgd_plus/partition.json").read_text())["clients"] == 8
 
 
 def test_validation_data_are_held_out_of_python_data_and_leave_every_client_a_sample() -> None:
@@ -183,7 +203,7 @@ IDS = [f"w{i % 5}" for i in range(20)]
         ([0.5] * 20, {}, 'data.client_column = "writer" of .* has double; use integers or strings'),
         (["a", None] * 10, {}, 'data.client_column = "writer" of .* has rows without a client; remove them'),
         (IDS, {"partition": {"clients": 9}}, r"data.partition.clients = 9, but the data has 5 clients; remove it"),
-        (IDS, {"phases": {"count": 2}}, "data.phases deals the samples to the clients itself; remove it"),
+        (IDS, {"phases": {"count": 2}}, "data.phases assigns the samples to clients itself; remove it"),
     ],
 )
 def test_wrong_client_columns_give_one_line(parquet_folder: Path, ids: Any, changes: Any, message: str) -> None:

@@ -89,6 +89,10 @@ def test_a_constant_channel_does_not_divide_by_zero() -> None:
             {"test_targets": np.full(6, 3)},
             r"data\.test .* labels run from 3 to 3, outside 0 \.\. 2.*data\.classes to 4",
         ),
+        (
+            {"train_targets": np.arange(12) % 4 + 1, "test_targets": np.arange(6) % 4 + 1},
+            r"labels run from 1 to 4, so no sample has label 0; number .* `labels - 1`, or set data.classes to 5 ",
+        ),
         ({"classes": 2}, r"data\.train .* outside 0 \.\. 1"),
         ({"train_targets": np.full(12, 10**9)}, r"label is 1000000000, but there are only 12 .*data\.classes"),
         (
@@ -159,3 +163,11 @@ def test_a_missing_root_is_named(source: str, tmp_path: Any) -> None:
         load(DataConfig(source=source))
     with pytest.raises(ConfigError, match=r"data\.root: no such folder: .*nowhere"):
         load(DataConfig(source=source, root=str(tmp_path / "nowhere")))
+
+
+def test_labels_that_do_not_start_at_0_need_classes(caplog: pytest.LogCaptureFixture) -> None:
+    labels = {"train_targets": np.arange(12) % 4 + 1, "test_targets": np.arange(6) % 4 + 1}
+    assert Dataset.from_tensors(**arrays(**labels, classes=5)).classes == 5
+    assert not caplog.text
+    assert Dataset.from_tensors(**arrays(train_targets=np.arange(12) % 3 * 2)).classes == 5
+    assert "no sample has label 3 of 0 .. 4; if these are gaps, number the labels without them" in caplog.text

@@ -11,7 +11,7 @@ from raybcgd.data.sources import load
 def test_the_lines_describe_digits_and_their_partition() -> None:
     digits = load(DataConfig())
     lines = dict(describe(digits))
-    assert lines["train samples"] == "1,442"
+    assert lines["training samples"] == "1,442"
     assert lines["sample"] == "1 x 8 x 8 uint8"
     parts = partition(digits.train.targets, 10, Dirichlet(clients=20, rho=0.3), 0)
     lines = dict(describe_partition(digits, parts))

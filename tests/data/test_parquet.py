@@ -174,7 +174,7 @@ def test_a_corrupt_file_raises_only_config_errors(parquet_folder: Path) -> None:
         (["good", "cut"], [0, 1], r"cannot decode row 1 of"),
         (["good", "good"], [0, None], r"data\.label_column: column 'label' .* without a label"),
         (["good", "good"], [0, -1], r"data\.train .* labels run from -1 to 0"),
-        (["good", "good"], [0, 500], r"the largest train label is 500, but there are only 2 train samples"),
+        (["good", "good"], [0, 500], r"the largest train label is 500, but there are only 2 training samples"),
     ],
 )
 def test_bad_rows_are_named(

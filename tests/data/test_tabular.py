@@ -88,7 +88,7 @@ def test_columns_in_another_order_are_read_by_name(tmp_path: Path) -> None:
 
 def test_a_column_that_is_missing_in_the_test_data_gives_one_line(tmp_path: Path) -> None:
     path = folder(tmp_path, TABLE, {name: values for name, values in TABLE.items() if name != "income"})
-    with pytest.raises(ConfigError, match=r'"income" is no column of features in .*test-0.parquet; use some of age'):
+    with pytest.raises(ConfigError, match=r'"income" is not a feature column of .*test-0.parquet; use some of age'):
         read(path)
 
 
@@ -101,8 +101,8 @@ def test_a_column_that_is_missing_in_the_test_data_gives_one_line(tmp_path: Path
             {"feature_columns": ("city",)},
             '"city" of .* has string; use columns of numbers',
         ),
-        (TABLE, {"feature_columns": ("height",)}, '"height" is no column of features in .*; use some of age, income'),
-        (TABLE, {"feature_columns": ("label", "age"), "label_column": "label"}, '"label" is no column of features'),
+        (TABLE, {"feature_columns": ("height",)}, '"height" is not a feature column of .*; use some of age, income'),
+        (TABLE, {"feature_columns": ("label", "age"), "label_column": "label"}, '"label" is not a feature column'),
         ({**TABLE, "age": [None, 1.0] * 60}, {}, '"age" of .* has rows without a value; fill or remove them'),
         ({**TABLE, "age": [np.inf, 1.0] * 60}, {}, "inputs contain NaN or infinity"),
         ({"v": [[0.5] * 4] * 119 + [[0.5] * 5], "label": [0, 1] * 60}, {}, "lists of 4 to 5 numbers; use lists of one"),

@@ -122,7 +122,7 @@ def test_the_rows_of_the_division_table_add_up() -> None:
     assert sum(row.parameters for row in rows) == sum(entry.size for entry in entries if entry.trained) < layout.size
     assert sum(row.bytes for row in rows) == 8 * layout.size
     assert sum(row.share for row in rows) == pytest.approx(1)
-    assert rows[0].layers == ("conv1", "layer1.conv1", "layer1.conv2")
+    assert rows[0].layers == ("conv1 + bn1", "layer1.conv1 + layer1.bn1", "layer1.conv2 + layer1.bn2")
     cuts = divide(_model("resnet8"), BlocksConfig(division="equal", count=7, shared=100))
     assert sum(row.weights for row in division_table(cuts, "float32")) == sum(
         _layer_weights(_model("resnet8")).values()

@@ -123,7 +123,7 @@ def test_a_run_that_diverges_does_not_stop_the_others(tmp_path: Path) -> None:
     changes = {"compare.variants": f'[{diverging}, {{algorithm = {{name = "fedbcgd"}}}}]'}
     result = paper("fedbcgd", "table2", "--model", "lenet5", out=tmp_path, **changes)
     assert result.exit_code == 0, result.output
-    assert "failed: FedAvg: round 0 diverged" in result.stderr
+    assert "failed: FedAvg: round 1 diverged" in result.stderr
     written = json.loads((tmp_path / "fedbcgd" / "table2-lenet5.json").read_text())
     assert [row["ours"] is None for row in written["rows"] if row["method"] in ("FedAvg", "FedBCGD")] == [True, False]
     assert len(written["failures"]) == 1

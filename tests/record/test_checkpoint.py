@@ -4,6 +4,7 @@ import hashlib
 import logging
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pyarrow import fs
 from raybcgd import ConfigError, RoundRecord, run
 from raybcgd.errors import RunError
 from raybcgd.problem import prepare
+from raybcgd.record.rounds import RoundLog, Timing
 from raybcgd.record.states import SegmentFolder, new_name
 from tests.conftest import small
 
@@ -54,6 +56,18 @@ def test_uploads_are_summed_across_a_resume(out: Path, tmp_path: Path) -> None:
     whole = run(small(rounds=8), out=tmp_path / "whole")
     assert resumed.summary["upload_d_total"] == whole.summary["upload_d_total"]
     assert resumed.summary["upload_bytes"] == whole.summary["upload_bytes"]
+
+
+def test_the_total_time_includes_the_rounds_before_a_resume(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(RoundLog):
+        def __iter__(self) -> Iterator[RoundRecord]:
+            for record in super().__iter__():
+                yield record.model_copy(update={"timing": Timing(seconds=1000.0, stage_seconds={})})
+
+    interrupted(out, after=5)
+    monkeypatch.setattr("raybcgd.experiment.RoundLog", Slow)
+    total = run(small(rounds=8), out=out, resume=True).summary["total_seconds"]
+    assert 6000 < total < 6500, "6 rounds before, and the time of this process"
 
 
 def test_a_finished_run_can_be_extended(out: Path, uninterrupted: str) -> None:

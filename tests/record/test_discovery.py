@@ -41,7 +41,8 @@ def series(address: str) -> dict[tuple[str, str, str], float]:
         families = list(text_string_to_metric_families(answer.read().decode()))
     names = [family.name for family in families]
     assert len(set(names)) == len(names)  # Prometheus rejects a family that appears twice
-    return {(s.name, s.labels["instance"], s.labels.get("le", "")): s.value for f in families for s in f.samples}
+    samples = [sample for family in families for sample in family.samples]
+    return {(s.name, s.labels.get("instance", ""), s.labels.get("le", "")): s.value for s in samples}
 
 
 def test_the_collector_serves_all_runs_with_their_numbers(tmp_path: Path) -> None:
@@ -61,13 +62,15 @@ def test_the_collector_serves_all_runs_with_their_numbers(tmp_path: Path) -> Non
 
 def test_the_collector_is_up_without_runs_and_tells_which_run_was_killed(tmp_path: Path) -> None:
     with collector(tmp_path / "missing") as address:
-        assert series(address) == {}
+        assert series(address) == {("raybcgd_runs", "", ""): 0}
     with endpoint(tmp_path, "ended", "/ended", 1):
         pass
     write_target(discovery_file(str(tmp_path), "killed", "/killed"), Target("127.0.0.1:9", "killed", "/killed"))
     (tmp_path / "broken.json").write_text("{")
     with collector(tmp_path) as address, endpoint(tmp_path, "live", "/live", 1):
-        up = {instance: value for (name, instance, _), value in series(address).items() if name == "raybcgd_run_up"}
+        found = series(address)
+    up = {instance: value for (name, instance, _), value in found.items() if name == "raybcgd_run_up"}
+    assert found["raybcgd_runs", "", ""] == 2
     assert up == {"/killed": 0.0, "/live": 1.0}
 
 

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from raybcgd.errors import RunError
 from raybcgd.experiment import run
+from raybcgd.record.checkpoint import Checkpoints
 from tests.conftest import small
 
 Change = Callable[[Path, dict[str, Any]], None]
@@ -134,3 +136,20 @@ def test_a_folder_in_the_place_of_a_file_is_skipped(file: str, half: Path, expec
     path.unlink()
     path.mkdir()
     assert run(small(rounds=6), out=out, resume=True).summary["sha256"] == expected
+
+
+def test_a_checkpoint_that_cannot_be_read_now_is_not_deleted(
+    half: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A short outage of the storage is not damage."""
+    out = Path(shutil.copytree(half, tmp_path / "run"))
+    before = {path: path.read_bytes() for path in (out / "checkpoints").rglob("*") if path.is_file()}
+
+    def fails(self: Checkpoints, path: str) -> bytes:
+        raise OSError("the storage does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "_bytes", fails)
+        with pytest.raises(RunError, match=r"cannot read the checkpoint at .*round-000004 \(.*does not answer\)"):
+            run(small(rounds=6), out=out, resume=True)
+    assert {path: path.read_bytes() for path in (out / "checkpoints").rglob("*") if path.is_file()} == before

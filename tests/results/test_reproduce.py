@@ -1,4 +1,4 @@
-"""Stored runs come out again, bit for bit, from nothing but their entries in results/*.json."""
+"""Stored runs can be reproduced bit for bit from their entries in results/*.json alone."""
 
 import os
 from pathlib import Path

@@ -36,7 +36,7 @@ def test_every_page_is_complete_and_shows_no_markup(site: Path) -> None:
     for page in pages:
         prose = re.sub(r"<(pre|code|script|style)\b.*?</\1>", "", page.read_text(), flags=re.DOTALL)
         assert not re.findall(r"```|\$\$|\]\(|arithmatex", prose), page
-        assert not re.findall(r"^(?:\d+\.|-|\*|\|) .*", prose, re.MULTILINE), page  # a list or a table that is none
+        assert not re.findall(r"^(?:\d+\.|-|\*|\|) .*", prose, re.MULTILINE), page  # an unrendered list or table
     for page_name, name in methods.names().items():
         text = (site / f"methods/{page_name}.html").read_text()
         kind = ALGORITHMS.resolve(name)

@@ -1,12 +1,12 @@
 """Wrong models, losses, sources, methods, partitions and codecs, as a user might write them."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raybcgd import Codec, Dataset, Partitioner
+from raybcgd import Codec, Dataset, Partitioner, Whole
 from raybcgd.algorithms import FedAvg
 
 NUMBER = 3
@@ -57,6 +57,11 @@ def one_output() -> nn.Module:
 class Failing(Net):
     def forward(self, x: Tensor) -> Tensor:
         raise RuntimeError("the attention mask\nhas the wrong shape")
+
+
+class Misspelled(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.hiden(x)  # type: ignore[operator]
 
 
 class FailingInTraining(Net):
@@ -242,6 +247,50 @@ class Infinite(FedAvg):
 
     def server_rule(self, server: Any, total: Any, rnd: Any) -> Any:
         return server._replace(x=server.x / 0)
+
+
+class Remembers(FedAvg):
+    """Remembers: its client rule keeps state in itself."""
+
+    name: ClassVar[str] = "remembers"
+
+    def client_rule(self, work: Any, down: Any, mine: Any) -> Any:
+        self.last = down.x
+        return super().client_rule(work, down, mine)
+
+
+class InfiniteClient(FedAvg):
+    """InfiniteClient: its client rule returns infinities."""
+
+    name: ClassVar[str] = "infinite_client"
+
+    def client_rule(self, work: Any, down: Any, mine: Any) -> Any:
+        return self.Upload(delta=work.sgd(down.x) / 0), mine
+
+
+class Memory(NamedTuple):
+    m: Whole
+
+
+class ShortState(FedAvg):
+    """ShortState: its client state has the wrong size."""
+
+    name: ClassVar[str] = "short_state"
+    Client = Memory
+
+    def client_rule(self, work: Any, down: Any, mine: Any) -> Any:
+        delta = work.sgd(down.x) - down.x
+        return self.Upload(delta=delta), self.Client(m=delta[..., :5])
+
+
+class ShortSettled(FedAvg):
+    """ShortSettled: it settles a client state of the wrong size."""
+
+    name: ClassVar[str] = "short_settled"
+    Client = Memory
+
+    def settle(self, mine: Any, terms: Any) -> Any:
+        return mine._replace(m=mine.m[..., :5])
 
 
 # Partitions and codecs

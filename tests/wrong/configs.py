@@ -8,7 +8,7 @@ FILES = {
     "the config is a folder": Case(("train", "{tmp}"), "cannot read the config {tmp}: Is a directory; check the path"),
     "half a line": text("rounds = ", says="{tmp}/own.toml is not valid TOML: Invalid … fix the file"),
     "a PNG as config": text(
-        png(), says="{tmp}/own.toml is not valid TOML: not text in UTF-8; pass a config, saved as UTF-8"
+        png(), says="{tmp}/own.toml is not valid TOML: it is not UTF-8 text; pass a config saved as UTF-8"
     ),
     "JSON as config": text('{"rounds": 3}', says="{tmp}/own.toml is not valid TOML: Invalid … fix the file"),
     "YAML as config": text(
@@ -16,7 +16,7 @@ FILES = {
     ),
     "UTF-16 as config": text(
         "rounds = 3".encode("utf-16"),
-        says="{tmp}/own.toml is not valid TOML: not text in UTF-8; pass a config, saved as UTF-8",
+        says="{tmp}/own.toml is not valid TOML: it is not UTF-8 text; pass a config saved as UTF-8",
     ),
     "a byte order mark": text("\ufeffrounds = -3", says="rounds = -3: must be greater than or equal to 1"),
     "a key twice": text("rounds = 3\nrounds = 4", says="{tmp}/own.toml is not valid TOML: Cannot … fix the file"),
@@ -107,12 +107,20 @@ VALUES = {
     "negative stack": sets(
         "local.stack=-1", says="local.stack = -1: must be 'auto', or must be greater than or equal to 0"
     ),
+    "everything shared by name": sets(
+        'blocks.shared=["1", "3", "5", "7"]',
+        says='blocks.shared names all layers of the model; name fewer, or set it to "all"',
+    ),
+    "one name for two metrics": sets(
+        'evaluation.metrics=["top5", "torch.functional:top5"]',
+        says="evaluation.metrics = … two metrics are called 'top5'; rename one function",
+    ),
     "two cohort sizes": sets(
         "cohort.clients_per_block=2", "cohort.clients_per_round=6", says="cohort: clients_per_block and … remove one"
     ),
     "larger cohort than population": sets(
         "cohort.clients_per_round=100",
-        says="cohort.clients_per_round = 100 needs 100 … lower it, or raise data.partition.clients",
+        says="cohort.clients_per_round = 100 needs 100 clients per round, but there are 20; lower it, or raise",
     ),
     "bandwidth without links": sets(
         "cohort.assignment=bandwidth", says='cohort: assignment = "bandwidth" needs the … add a [cohort.links] table'
@@ -249,5 +257,5 @@ VALUES = {
         "model.options={hidden=[999999999999]}",
         says='model.name = "mlp" does not fit into memory … choose a smaller model, or smaller model.options',
     ),
-    "lr 1e30": sets("algorithm.lr=1e30", code=1, says="round 0 diverged: client 9 uploaded … lower algorithm.lr"),
+    "lr 1e30": sets("algorithm.lr=1e30", code=1, says="round 1 diverged: client 9 uploaded … lower algorithm.lr"),
 }

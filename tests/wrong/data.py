@@ -7,6 +7,14 @@ DATA = {
     "root missing": data(
         nothing, says="data.root: no such folder: {tmp}/data … point it to a folder with train-*.parquet files"
     ),
+    "a relative root that is missing": sets(
+        "data.source=parquet",
+        "data.root=data",
+        says="data.root: no such folder: {tmp}/data; point it to a folder with train-*.parquet files",
+    ),
+    "a relative image folder that is missing": sets(
+        "data.source=image_folder", "data.root=data", says="data.root: no such folder: {tmp}/data; point it to"
+    ),
     "root is a file": data(
         write("data", "x"),
         says="data.root: no such folder: {tmp}/data … point it to a folder with train-*.parquet files",
@@ -38,7 +46,7 @@ DATA = {
     "no such feature": data(
         parquet({"image": None, "a": [0.5] * 40}),
         settings=('data.feature_columns=["b"]',),
-        says='data.feature_columns: "b" is no column of features in … use some of a',
+        says='data.feature_columns: "b" is not a feature column of … use some of a',
     ),
     "no such client column": data(
         parquet({}),
@@ -87,6 +95,11 @@ DATA = {
         parquet({"label": [-1, 0, 1, 2] * 10}),
         settings=("data.classes=4",),
         says="data.train of 'parquet': labels run from -1 … number them from 0, for example with `labels - (-1)`",
+    ),
+    "labels from 1": data(
+        parquet({"label": [1, 2, 3, 4] * 10}),
+        says="data 'parquet': labels run from 1 to 4, so no sample has label 0; number them from 0, for example with "
+        "`labels - 1`, or set data.classes to 5",
     ),
     "no such label column": data(
         parquet({}),

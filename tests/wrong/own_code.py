@@ -44,26 +44,34 @@ OWN_CODE = {
         "not_a_module", says='model.name = "tests.wrong.code:not_a_module" … return a torch.nn.Module'
     ),
     "no parameters": model(
-        "no_parameters", says="model.name: the module has no trainable parameters; choose another model"
+        "no_parameters", says="the model has no trainable parameters; unfreeze some, or choose another model"
     ),
-    "frozen": model("frozen", says="model.name: the module has no trainable parameters; choose another model"),
+    "frozen": model("frozen", says="the model has no trainable parameters; unfreeze some, or choose another model"),
     "another input": model(
         "for_cifar", says='model.name = "tests.wrong.code:for_cifar" does not accept inputs of shape 1x8x8 … choose'
     ),
-    "lazy layers": model(
-        "lazy", says='model.name: layer "1" is lazy and has no size … use a layer with explicit sizes'
-    ),
+    "lazy layers": model("lazy", says='the model: layer "1" is lazy and has no size … use a layer with explicit sizes'),
     "meta device": model(
         "on_meta", says='model.name = "tests.wrong.code:on_meta" does … choose another model, or set model.options'
     ),
     "one output": model(
-        "one_output", says='model.loss = "cross_entropy" does not accept outputs of shape (1,) … with other outputs'
+        "one_output",
+        says='model.name = "tests.wrong.code:one_output" returns 1 output per sample, but the data has 10 classes; '
+        "return one output per class, or correct the labels",
     ),
     "a failing forward": model(
-        "Failing", says='model.name = "tests.wrong.code:Failing" does … choose another model, or set model.options'
+        "Failing",
+        says='model.name = "tests.wrong.code:Failing" fails in its forward pass: RuntimeError: the attention mask '
+        "(code.py: … ); fix it (the inputs have shape 1x8x8)",
+    ),
+    "a misspelled attribute in forward": model(
+        "Misspelled",
+        says='model.name = "tests.wrong.code:Misspelled" fails in its forward pass: AttributeError: … (code.py: … ); '
+        "fix it",
     ),
     "failing only in training": model(
-        "FailingInTraining", says="model.name = … choose another model, or set model.options"
+        "FailingInTraining",
+        says="model.name = … fails in its forward pass: in training mode, RuntimeError: only in training (code.py:",
     ),
     "a list from the model": model(
         "Lists",
@@ -101,7 +109,7 @@ OWN_CODE = {
     ),
     "a loss without reduction": sets(
         f"model.loss={CODE}:no_reduction",
-        says='model.loss = "tests.wrong.code:no_reduction" … choose another loss, or a model with other outputs',
+        says='model.loss = "tests.wrong.code:no_reduction" … fix it; it is called as loss(outputs, targets, reduction=',
     ),
     "a float as loss": sets(
         f"model.loss={CODE}:float_loss",
@@ -109,7 +117,7 @@ OWN_CODE = {
     ),
     "a loss that fails": sets(
         f"model.loss={CODE}:failing_loss",
-        says='model.loss = "tests.wrong.code:failing_loss" … choose another loss, or a model with other outputs',
+        says='model.loss = "tests.wrong.code:failing_loss" … (code.py: … ); fix it; it is called as loss(outputs',
     ),
     "a method that is a number": sets(
         f"algorithm.name={CODE}:NUMBER", says='algorithm.name = "tests.wrong.code:NUMBER" is … use one that is'
@@ -121,12 +129,12 @@ OWN_CODE = {
         f"algorithm.name={CODE}:NoUpload",
         "algorithm.lr=0.1",
         code=1,
-        says='client 9 failed in round 0: TypeError: … fix it, or set cohort.on_client_error = "drop" to continue',
+        says='client 9 failed in round 1: TypeError: … fix it, or set cohort.on_client_error = "drop" to continue',
     ),
     "a client rule that fails": sets(
         f"algorithm.name={CODE}:Crashing",
         code=1,
-        says='client 9 failed in round 0: … fix it, or set cohort.on_client_error = "drop" to continue',
+        says='client 9 failed in round 1: … fix it, or set cohort.on_client_error = "drop" to continue',
     ),
     "a server rule that fails": sets(
         f"algorithm.name={CODE}:CrashingServer", code=1, says="the server rule of algorithm.name = … fix it"
@@ -139,7 +147,30 @@ OWN_CODE = {
     "a server rule that diverges": sets(
         f"algorithm.name={CODE}:Infinite",
         code=1,
-        says="round 0 diverged: block 0 of the model is not finite; lower algorithm.lr",
+        says="round 1 diverged: block 0 of the model is not finite, but all uploads were; check server_rule of "
+        "Infinite, or lower algorithm.lr",
+    ),
+    "a rule with state of its own": sets(
+        f"algorithm.name={CODE}:Remembers",
+        code=1,
+        says="client 9 failed in round 1: ValidationError: Instance is frozen (code.py:",
+    ),
+    "a client rule that diverges": sets(
+        f"algorithm.name={CODE}:InfiniteClient",
+        code=1,
+        says="round 1 diverged: client 9 uploaded non-finite values; check client_rule of InfiniteClient, or lower",
+    ),
+    "a client state of another size": sets(
+        f"algorithm.name={CODE}:ShortState",
+        code=1,
+        says="client 9 failed in round 1: RunError: client_rule returned Client.m as a tensor of shape (1, 5); return "
+        "a tensor of shape (1, 1754); fix it",
+    ),
+    "a settled state of another size": sets(
+        f"algorithm.name={CODE}:ShortSettled",
+        code=1,
+        says="client 9 failed in round 1: RunError: settle returned Client.m as a tensor of shape (1, 5); return "
+        "a tensor of shape (1, 1754); fix it",
     ),
     "a partition of too few samples": sets(
         f"data.partition.kind={CODE}:TooFew", says="data.partition.kind = … return one integer per training sample"
@@ -153,12 +184,12 @@ OWN_CODE = {
     "a codec of another size": sets(
         f"wire.codec={CODE}:ShortCodec",
         code=1,
-        says='client 9 failed in round 0: RunError: … fix it, or set cohort.on_client_error = "drop" to continue',
+        says='client 9 failed in round 1: RunError: … fix it, or set cohort.on_client_error = "drop" to continue',
     ),
     "a codec that fails": sets(
         f"wire.codec={CODE}:FailingCodec",
         code=1,
-        says='client 9 failed in round 0: ValueError: bad … fix it, or set cohort.on_client_error = "drop" to continue',
+        says='client 9 failed in round 1: ValueError: bad … fix it, or set cohort.on_client_error = "drop" to continue',
     ),
     "a source that returns nothing": sets(
         f"data.source={CODE}:returns_nothing", says="data.source = … return a raybcgd.Dataset"

@@ -8,6 +8,10 @@ RUNS = {
         ("resume", "{tmp}/none"),
         "{tmp}/none holds no run (no config.toml) … pass the folder of a run, or start one with `raybcgd train`",
     ),
+    "seeds that are no integers": Case(
+        ("compare", "{config}", "--seeds", "0,a", "--out", "{out}"),
+        "--seeds 0,a: must be integers separated by commas, such as 0,1,2",
+    ),
     "resume a file": Case(
         ("resume", "{config}"),
         "{tmp}/config.toml holds no run (no … pass the folder of a run, or start one with `raybcgd train`",
@@ -16,6 +20,11 @@ RUNS = {
         ("resume", "{tmp}/empty"),
         "{tmp}/empty holds no run (no config.toml) … pass the folder of a run, or start one with `raybcgd train`",
         prepare=make_folder("empty"),
+    ),
+    "resume several runs": Case(
+        ("resume", "{tmp}"),
+        "{tmp} holds 1 runs instead of one; pass one of them, such as {run} … `raybcgd compare CONFIG --out",
+        prepare=remove("config.toml"),
     ),
     "resume without config": resume(
         remove("run/config.toml"),
@@ -27,7 +36,7 @@ RUNS = {
     "resume with an edited config": resume(
         edit("run/config.toml", "lr = 0.05", "lr = 0.06"),
         arguments=("--set", "rounds=6"),
-        says="the checkpoint under {tmp}/run/checkpoints … restore these settings, or choose another --out or",
+        says="the checkpoint under {tmp}/run/checkpoints … restore these settings, or start a new run in another",
     ),
     "resume with a typo in the config": resume(
         edit("run/config.toml", "lr = 0.05", "lrr = 0.05"),
@@ -46,22 +55,22 @@ RUNS = {
     "resume without checkpoints": resume(
         remove("run/checkpoints"),
         arguments=("--set", "rounds=6"),
-        says="{tmp}/run has no usable checkpoint, so its … start a new run with another --out and checkpoint.every of",
+        says="{tmp}/run has no usable checkpoint, so its … start a new run in another folder",
     ),
     "resume with cut checkpoints": resume(
         cut("run/checkpoints/*/*", 50),
         arguments=("--set", "rounds=6"),
-        says="{tmp}/run has no usable checkpoint, so its … start a new run with another --out and checkpoint.every of",
+        says="{tmp}/run has no usable checkpoint, so its … start a new run in another folder",
     ),
     "resume with another seed": resume(
         nothing,
         arguments=("--set", "rounds=6", "--set", "seed=3"),
-        says="the checkpoint under {tmp}/run/checkpoints … restore these settings, or choose another --out or",
+        says="the checkpoint under {tmp}/run/checkpoints … restore these settings, or start a new run in another",
     ),
     "resume with another model": resume(
         nothing,
         arguments=("--set", "rounds=6", "--set", "model.options.hidden=[9,9,9]"),
-        says="the checkpoint under {tmp}/run/checkpoints … restore these settings, or choose another --out or",
+        says="the checkpoint under {tmp}/run/checkpoints … restore these settings, or start a new run in another",
     ),
     "resume to fewer rounds": resume(
         nothing, arguments=("--set", "rounds=2"), says="rounds = 2, but 4 rounds are done; raise rounds to continue"
@@ -83,7 +92,7 @@ RUNS = {
     ),
     "resume auto of another config": Case(
         ("train", "{config}", "--out", "{run}", "--resume", "auto", "--set", "algorithm.lr=0.3", "--set", "rounds=6"),
-        "the checkpoint under {tmp}/run/checkpoints … restore these settings, or choose another --out or",
+        "the checkpoint under {tmp}/run/checkpoints … restore these settings, or start a new run in another",
     ),
     "checkpoints below a file": sets(
         "checkpoint.address={config}/x", says='checkpoint.address = "{tmp}/config.toml/x" … correct it'
@@ -142,7 +151,7 @@ RUNS = {
     ),
     "compare into a run": Case(
         ("compare", "{config}", "--out", "{run}", "--algorithms", "fedavg"),
-        "{tmp}/run is not empty; choose another --out",
+        "{tmp}/run is not empty; choose another --out, or add --resume auto to continue its runs",
     ),
     "blocks of an unknown model": Case(
         ("blocks", "--model", "vgg"), 'model.name = "vgg" is unknown; did you mean vgg19?'
@@ -168,5 +177,13 @@ RUNS = {
     ),
     "an unknown paper": Case(
         ("paper", "fedsgd"), "no experiment has paper fedsgd; use one of fedbcgd, fedpvr, block-cyclic"
+    ),
+    "export to no folder": Case(
+        ("export", "{run}", "--csv", "{tmp}/none/x.csv"),
+        "cannot write {tmp}/none/x.csv (Cannot save file into a non-existent directory: '{tmp}/none'); choose another",
+    ),
+    "export to no folder as Parquet": Case(
+        ("export", "{run}", "--parquet", "{tmp}/none/x.parquet"),
+        "cannot write {tmp}/none/x.parquet (Cannot save file into a non-existent directory: '{tmp}/none'); choose",
     ),
 }
