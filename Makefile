@@ -34,7 +34,7 @@ test-all: fast ray  ## Run all tests.
 	$(MAKE) --no-print-directory test-device
 
 test-device: $(READY)  ## Run the tests on the stand-in accelerator. The first run builds it.
-	OMP_NUM_THREADS=1 $(PYTEST) -m device tests/device
+	OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile -m device tests/device
 
 check: lint types fast  ## Run lint, types and the tests without Ray: before each commit.
 
@@ -49,8 +49,8 @@ types: $(READY)  ## Check types.
 fast: $(READY)  ## Run the tests without Ray, two at a time.
 	OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist worksteal -m "not slow and not ray and not device"
 
-ray: $(READY)  ## Run the tests with Ray, two at a time. Tests that share a cluster run in one process.
-	OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile -m "ray and not slow and not alone"
+ray: $(READY)  ## Run the tests with Ray, three at a time: they wait half of the time. Tests that share a cluster run in one process.
+	OMP_NUM_THREADS=1 $(PYTEST) -n 3 --dist loadfile -m "ray and not slow and not alone"
 
 format: $(READY)  ## Format the code.
 	$(BIN)/ruff check --fix .
@@ -66,7 +66,7 @@ docs: $(READY)  ## Build the documentation in site/. A warning is an error.
 bench: $(READY) $(PEERS)/.installed  ## Benchmark (set CIFAR10 and FASHION_MNIST to data folders; ARGS=--quick checks that it works).
 	$(BIN)/python -m benchmarks $(ARGS)
 
-results: $(READY)  ## Run what docs/results.md lacks (set CIFAR10 and FASHION_MNIST to data folders; ARGS="--minutes 18" runs a piece).
+results: $(READY)  ## Run what docs/results.md lacks (set CIFAR10 and FASHION_MNIST to data folders; ARGS="--minutes 18" stops after that time).
 	$(BIN)/python -m results $(ARGS)
 
 $(PEERS)/.installed: benchmarks/peers/requirements.txt

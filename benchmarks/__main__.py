@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-# Clusters on this machine for a few minutes: without this, Ray writes a token to the home folder.
+# The clusters are local and short-lived, so they need no token. By default, Ray writes one to the home folder.
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 # The same priority for all: by default, Ray lowers that of its workers.
 os.environ.setdefault("RAY_worker_niceness", "0")

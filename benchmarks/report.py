@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 DATA, PAGE, PLOT = HERE / "results.json", HERE / "RESULTS.md", HERE / "results.png"
 FEDAVG = "raybcgd FedAvg"
 REFERENCES = {"W1": ("bare channels_last",), "W2": ("bare plain", "bare vmap")}
-"""The contestants that the others are divided by."""
+"""The contestants whose round times are the denominators of the ratios."""
 
 Results = dict[str, Any]
 
@@ -99,7 +99,7 @@ def _round_times(results: Results) -> Iterator[str]:
             f"Turns: {schedule['turns']}. "
             f"Rounds per turn: {schedule['rounds']}, after {schedule['warm_up']} warm-up rounds. "
             f"loss: training loss after the first turn; before it: {workload['initial_loss']:.3f}. "
-            "A turn of raybcgd has two more rounds, so its loss is lower."
+            "A turn of raybcgd has two more rounds, so losses are only roughly comparable."
         )
         yield ""
 
@@ -149,10 +149,7 @@ def _scaling(results: Results) -> Iterator[str]:
 
 
 def _aggregation(results: Results) -> Iterator[str]:
-    found = results.get("aggregation")
-    if found is None:
-        yield "Not measured."
-        return
+    found = results["aggregation"]
     seconds, copying = float(np.median(found["seconds"])), found["copy_seconds"]
     limit = found["memory_limit_bytes"]
     yield (
@@ -185,8 +182,8 @@ def page(results: Results) -> str:
     lines = [
         "# Benchmark results",
         "",
-        "`make bench` writes this page. Each contestant runs alone for a few rounds, in turns and in rotating order.",
-        "It keeps two single-threaded processes busy. Ratios compare the medians of the same turn. E is the number of",
+        "`make bench` writes this page. The contestants take turns of a few rounds, in rotating order. Each runs alone",
+        "and keeps two single-threaded processes busy. Ratios compare the medians of the same turn. E is the number of",
         "local epochs, 1 by default.",
         "",
         *(["**A quick run, with few rounds: it checks that the benchmark works.**", ""] if meta["quick"] else []),
@@ -204,23 +201,21 @@ def page(results: Results) -> str:
         "",
         *_settings(),
         "",
-        "## Scaling",
-        "",
-        *_scaling(results),
-        "## Aggregation of a large model",
-        "",
-        *_aggregation(results),
-        "## Overheads",
-        "",
-        "FedBCGD+ with LeNet-5 on random images.",
-        "",
-        *_table(["step", "seconds"], [[step, f"{value:.3f}"] for step, value in results.get("overheads", {}).items()]),
+        *(["## Scaling", "", *_scaling(results)] if "scaling" in results else []),
+        *(["## Aggregation of a large model", "", *_aggregation(results)] if "aggregation" in results else []),
+        *(["## Overheads", "", *_overheads(results)] if "overheads" in results else []),
     ]
     return "\n".join(lines).rstrip() + "\n"
 
 
+def _overheads(results: Results) -> Iterator[str]:
+    yield "FedBCGD+ with LeNet-5 on random images."
+    yield ""
+    yield from _table(["step", "seconds"], [[step, f"{value:.3f}"] for step, value in results["overheads"].items()])
+
+
 def _plain_ticks(axis: Any) -> None:
-    """Label a logarithmic axis with plain numbers, also if it covers less than a decade."""
+    """Label a logarithmic axis with plain numbers, even if it covers less than a decade."""
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_locator(NullLocator())

@@ -90,9 +90,9 @@ block: {upload_mb:.0f} MB.
 | exact sum, per float of an upload | {float_ns:.1f} ns on one core |
 
 The first two come from rounds with {few} and with {many} simulated hosts (`benchmarks/simulated.py`). A partial sum
-needs 8 bytes per float, twice the model in float32.
+needs 8 bytes per float; the model in float32 needs 4.
 
-## If every upload travelled to the coordinator
+## If every upload goes to the coordinator
 
 This is `hosts.aggregation = "coordinator"`.
 
@@ -100,9 +100,10 @@ This is `hosts.aggregation = "coordinator"`.
   {link:.0f} GB/s, this takes {all_link:.0f} s.
 - **Additions.** One thread needs {all_sum:.0f} s.
 
-## Sums where the clients are
+## If hosts sum the uploads of their clients
 
-This is `hosts.aggregation = "hosts"`. The default, `"auto"`, takes the one that sends fewer bytes.
+This is `hosts.aggregation = "hosts"`. The default, `"auto"`, chooses it here, because the sums of all nodes have fewer
+bytes than the uploads.
 
 - **Additions.** Each host adds its {per_host} uploads in {host_sum:.1f} s, in parallel.
 - **Bytes.** Clients with the same block are scheduled on the same hosts, so a host sums one or two of the blocks.
@@ -111,9 +112,9 @@ This is `hosts.aggregation = "hosts"`. The default, `"auto"`, takes the one that
   on the number of clients.
 - **Events.** {hosts} hosts and {clients} clients need {events:.1f} s of the coordinator's CPU per round.
 
-Local training of {per_host} clients with ViT-Base takes minutes, so none of these is the limit today. The next one
-is the link of the coordinator. Since the sums are exact, any tree of additions gives the same bits: combining
-across nodes before the coordinator would divide its {received_gb:.0f} GB by the width of the tree.
+Local training of {per_host} clients with ViT-Base takes minutes, so none of these is a bottleneck today. The first
+to become one would be the coordinator's network link. Since the sums are exact, any tree of additions gives the same
+bits: combining across nodes before the coordinator would divide its {received_gb:.0f} GB by the width of the tree.
 `engine/ray/collection.py` is the place for it.
 
 ## What does not scale yet

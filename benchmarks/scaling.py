@@ -35,7 +35,7 @@ class Curve(NamedTuple):
 
 
 class Padded(nn.Module):
-    """A linear model of 10 outputs, padded to a number of parameters whose gradient is dense and cheap."""
+    """A linear model with 10 outputs, plus padding parameters whose gradient is dense and cheap."""
 
     def __init__(self, features: int, parameters: int) -> None:
         super().__init__()

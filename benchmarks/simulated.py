@@ -1,6 +1,6 @@
 """Hosts that only sleep or only upload: the cost of the coordinator and of aggregation, on one machine.
 
-The pool, the scheduling, the calls and the reduction are the product's. Only the hosts are simulated, because hundreds
+The pool, the scheduling, the calls and the reduction are raybcgd's. Only the hosts are simulated, because hundreds
 of processes, or training ViT-Base, do not fit on the machine.
 """
 
@@ -51,7 +51,7 @@ class Sleepers:
         """Return where the host runs."""
         return HostPlace("node", (), True)
 
-    async def train(self, host: int, shared: Any, call: bytes) -> CallResult | bytes:
+    async def train(self, host: int, shared: Any, call: bytes) -> Any:
         """Sleep, and return what a host that trained the tasks would return."""
         (down, _), (tasks, hand_over, _) = received(shared), pickle.loads(call)
         async with self._locks.setdefault(host, asyncio.Lock()):
@@ -62,7 +62,7 @@ class Sleepers:
             if hand_over:
                 partial = Partial(tuple(kept), {SumKey("delta", -1): {0: down["x"].astype(np.float64)}})
                 kept.clear()
-            return replied(CallResult(outcomes(tasks, self._seconds), HostLoad(), partial))
+            return replied(CallResult(outcomes(tasks, self._seconds), HostLoad(), partial), parts=1)
 
 
 class _Method:
@@ -76,14 +76,14 @@ class _Method:
 
 
 class SleepingHost:
-    """Stands for the actor of one host."""
+    """Stands in for the actor of one host."""
 
     def __init__(self, sleepers: Any, number: int) -> None:
         self.place, self.train = _Method(sleepers.place), _Method(sleepers.train, number)
 
 
 class SleepingHosts:
-    """Stands for the actor class: starts hosts that share one process."""
+    """Stands in for the actor class: starts hosts that share one process."""
 
     def __init__(self, sleepers: Any) -> None:
         self._sleepers, self._count = sleepers, 0
@@ -99,7 +99,7 @@ class SleepingHosts:
 
 
 def coordinator(quick: bool, counts: Sequence[int] | None = None) -> Curve:
-    """Measure the CPU time of the coordinator's process per round of 1 000 clients, with some numbers of hosts."""
+    """Measure the CPU time of the coordinator's process per round of 1 000 clients, for several numbers of hosts."""
     points, cohort = [], 1000
     dataset = random_images(2 * cohort, 1, 28, 28)
     for count in counts or ((16, 64) if quick else (16, 32, 64, 128, 256, 512)):
@@ -139,7 +139,7 @@ class Uploader:
         return HostPlace(ray.get_runtime_context().get_node_id(), (), True)
 
     def pid(self) -> int:
-        """Return the process."""
+        """Return the process ID."""
         return os.getpid()
 
     def train(self, shared: Any, call: bytes) -> CallResult:
@@ -241,7 +241,7 @@ class Everything:
     def __init__(self, aggregator: Aggregator) -> None:
         self._aggregator = aggregator
 
-    def wait(self) -> None:
+    def meanwhile(self) -> None:
         """Do nothing while the hosts train."""
 
     def receive(self, outcomes: Sequence[Outcome], partial: Partial | None = None) -> None:

@@ -12,7 +12,7 @@ from raybcgd.problem import Data, Problem
 HOSTS = 2
 LR = 0.05
 BLOCKWISE_LR = 0.01
-"""With the larger step, blocks of different clients do not fit together in the first rounds, and the loss rises."""
+"""Step size of block methods. With `LR`, blocks of different clients do not fit together, and the loss first rises."""
 WEIGHT_DECAY = 0.001
 
 

@@ -46,7 +46,8 @@ def part(picture: str, folder: Path = FOLDER) -> str:
         lines.append([name, *(_shown(by[seed]) for by in found.values())])
     lines.append(["mean", *map(_shown, means.values())])
     table = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-    return f"![{caption}]({picture})\n\nUpload per sampled client until {100 * target():g} %, in d:\n\n{table}"
+    heading = f"Upload per sampled client until {100 * target():g} % test accuracy, in units of the model size d:"
+    return f"![{caption}]({picture})\n\n{heading}\n\n{table}"
 
 
 def page(path: str, folder: Path = FOLDER) -> str:

@@ -80,7 +80,7 @@ def _table(store: Store, title: str, with_paper: bool) -> str:
 
 
 def _reading(store: Store, rho: float) -> str:
-    """Return what the table says about a round and about equal rounds."""
+    """Return the paragraph on the upload per round, and on the accuracy after equal rounds and equal uploads."""
     found = {one.label: one for one in rows(store, target_of(store))}
     fedavg, fedbcgd = found["FedAvg"], found["FedBCGD"]
     last = fedavg.rounds or 1
@@ -145,7 +145,7 @@ def _cyclic(store: Store) -> str:
     if len(order) == len(theirs):
         cyclic, shuffled, *own = order
         held = "yes" if cyclic < shuffled < min(own) else "**no**"
-        verdict = f"\nFedAvg cyclic < FedAvg shuffled < MM-PSGD, MC-PSGD: {held}.\n"
+        verdict = f"\nThe same order as in the paper, FedAvg cyclic < FedAvg shuffled < MM-PSGD and MC-PSGD: {held}.\n"
     else:
         verdict = ""
     picture = "\n![Accuracy of the four methods on block-cyclic data](results-block-cyclic.png)\n"

@@ -31,7 +31,7 @@ from results.studies import Study
 FOLDERS = {"fashion_mnist": "FASHION_MNIST", "cifar10": "CIFAR10"}
 """The environment variable with the folder of a data set."""
 WORK = Path("runs/results")
-"""Runs that are not finished."""
+"""Folder of the unfinished runs."""
 EVALUATIONS = 120
 """Evaluations per final run, at most."""
 SCORED = 5
@@ -41,7 +41,7 @@ Observe = Callable[[str], None]
 
 
 class OutOfTime(Exception):
-    """The time limit is over."""
+    """The time limit has been reached."""
 
 
 class Runner:

@@ -27,7 +27,7 @@ SECOND: dict[str, tuple[str, tuple[float, ...]]] = {
     "QSGD+FedBCGD": _MOMENTUM,
     "QSGD+FedBCGD+": _MOMENTUM,
 }
-"""The second hyper-parameter of a method, and the values to try at the best rate beside the default. Methods without
+"""The second hyper-parameter of a method, and the values to try at the best rate besides the default. Methods without
 one try MORE_RATES instead, so that every method gets six points."""
 
 

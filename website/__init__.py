@@ -1,1 +1,1 @@
-"""The documentation site: what MkDocs adds to the pages in docs/. Build it with `make docs`."""
+"""MkDocs hooks that add generated content to the pages in docs/. Build the site with `make docs`."""

@@ -1,4 +1,4 @@
-"""The events of MkDocs: add pages, complete pages, and turn formulas into MathML."""
+"""Hooks for MkDocs: add pages, complete pages, and turn formulas into MathML."""
 
 import re
 from html import unescape
@@ -17,7 +17,7 @@ _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages outside docs/, the notebooks, the generated pages, and the files to which any of them links."""
+    """Add the pages outside docs/, the notebooks, the generated pages, and the files that they link to."""
     for path in links.OUTSIDE:
         files.append(File.generated(config, path, abs_src_path=str(links.ROOT / path)))
     for notebook in sorted((links.ROOT / "examples").glob("*.ipynb")):
@@ -33,7 +33,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def _linked_files(files: Files) -> set[str]:
-    """Return the repository paths of the files that are not pages and to which a page links."""
+    """Return the repository paths of the files that a page links to and that are not pages."""
     found = set()
     for page in files.documentation_pages():
         found |= links.targets(page.content_string, links.repository_path(page.src_uri))
@@ -62,7 +62,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Replace formulas with MathML, which browsers draw without a script or a font from elsewhere."""
+    """Replace formulas with MathML, which browsers draw without scripts or external fonts."""
 
     def mathml(found: re.Match[str]) -> str:
         return convert(unescape(found[3]), display="inline" if found[2] == "(" else "block")

@@ -34,7 +34,7 @@ def repository_path(uri: str) -> str:
 
 
 def site_path(path: str) -> str:
-    """Return the path in the site of a file of the repository, as Markdown before it becomes HTML."""
+    """Return the path in the site of a file in the repository. Paths of pages end in .md, not in .html."""
     if path == "README.md":
         return "index.md"
     if path.startswith("docs/"):
@@ -47,7 +47,7 @@ def site_path(path: str) -> str:
 
 
 def targets(markdown: str, page: str) -> set[str]:
-    """Return the repository paths to which a page links. `page` is its own path in the repository."""
+    """Return the repository paths that a page links to. `page` is its own path in the repository."""
     found = set()
 
     def collect(text: str, target: str, anchor: str) -> str:

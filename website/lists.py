@@ -1,4 +1,4 @@
-"""Lists as GitHub reads them. Python-Markdown, which MkDocs uses, wants four spaces inside an item, and blank lines."""
+"""Lists as GitHub reads them. Python-Markdown, which MkDocs uses, needs four spaces inside an item, and blank lines."""
 
 import re
 
@@ -7,7 +7,7 @@ _FENCE = re.compile(r"`{3,}")
 
 
 def indented(markdown: str) -> str:
-    """Indent the content of list items by four spaces, and end items with several parts by a blank line."""
+    """Indent the content of list items by four spaces, and add a blank line after items with several parts."""
     lines: list[str] = []
     offset, parts, fence = 0, False, ""
     for line in markdown.split("\n"):

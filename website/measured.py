@@ -16,9 +16,8 @@ def measured(name: str, folder: Path = ROOT / "results") -> str:
         return ""
     head = "| study | run | seeds | accuracy, % | upload, d |\n|---|---|---:|---:|---:|\n"
     tail = (
-        "\n\nThe accuracy is that on the test data, over the last tenth of a run, with its standard deviation over the "
-        "seeds. The upload is that per sampled client. [Results](../results.md) compares all methods and says how they "
-        "were tuned."
+        "\n\nAccuracy is the mean test accuracy over the last tenth of a run, with the standard deviation over seeds. "
+        "Upload is per sampled client. [Results](../results.md) compares all methods and says how they were tuned."
     )
     return head + "\n".join(lines) + tail
 

@@ -1,4 +1,4 @@
-"""The pages of the methods: what travels, the settings and the code come from the package."""
+"""The pages of the methods: what is sent and kept, the settings and the code come from the package."""
 
 import inspect
 import re
@@ -40,7 +40,7 @@ def complete(page: str, markdown: str) -> str:
         shared = table(rows("algorithm", AlgorithmConfig))
         return markdown.replace("<!-- methods -->", overview()).replace("<!-- settings -->", shared)
     kind = ALGORITHMS.resolve(names()[page])
-    parts = [head(kind), markdown, "## What travels", travels(kind), "## Settings", settings(kind)]
+    parts = [head(kind), markdown, "## What is sent and kept", travels(kind), "## Settings", settings(kind)]
     if numbers := measured(kind.name):
         parts += ["## Measured", numbers]
     return "\n\n".join([*parts, "## Code", code(kind)]) + "\n"

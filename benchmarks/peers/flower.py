@@ -4,8 +4,8 @@
 
 Setting: two client actors with one CPU and one thread each, which keep the data and the model in memory, so that a
 client reads nothing from disk; convolutional models in channels_last; fused SGD; no evaluation; the grid polls for
-replies every 5 ms instead of every 100 ms; no log and no telemetry. Sampling, messages and aggregation are those of
-Flower.
+replies every 5 ms instead of every 100 ms; no log and no telemetry. Sampling, messages and aggregation are
+Flower's own.
 """
 
 import logging

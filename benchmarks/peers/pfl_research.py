@@ -2,9 +2,10 @@
 
     .bench-venv/bin/python -m benchmarks.peers.pfl_research BUNDLE
 
-Setting: two single-threaded processes with `torch.distributed` (gloo), as pfl-research does for several workers; user
-data are tensors that stay in memory, shuffled when a user is drawn; convolutional models in channels_last; fused SGD;
-no evaluation, no metrics, no callbacks except a clock. Users are drawn with its `minimize_reuse` sampler.
+Setting: two single-threaded processes with `torch.distributed` (gloo), which is how pfl-research runs several
+workers; user data are tensors that stay in memory, shuffled when a user is drawn; convolutional models in
+channels_last; fused SGD; no evaluation, no metrics, no callbacks except a clock. Users are drawn with its
+`minimize_reuse` sampler.
 """
 
 import os

@@ -22,7 +22,7 @@ from benchmarks.contestant import Turn
 
 
 class Net(nn.Module):
-    """A model with its loss, as pfl wants it."""
+    """A model with its loss, as pfl expects it."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -38,13 +38,13 @@ class Net(nn.Module):
 
 
 class Clock(TrainingProcessCallback):
-    """Notes when each round ends."""
+    """Records when each round ends."""
 
     def __init__(self) -> None:
         self.times = [time.perf_counter()]
 
     def after_central_iteration(self, *_: Any, **__: Any) -> tuple[bool, Metrics]:
-        """Note the time and continue."""
+        """Record the time and continue."""
         self.times.append(time.perf_counter())
         return False, Metrics()
 
