@@ -89,8 +89,8 @@ def _times() -> Panels:
     return (
         graph(
             "Round by stage",
-            "Duration of each stage, averaged over the selected runs. Evaluation overlaps the next round; "
-            "only the wait for it is shown.",
+            "Duration of each stage, averaged over the selected runs. Hosts evaluate a model before they train the "
+            "next round, so most of that time counts as training.",
             "s",
             Query("avg by (stage) (raybcgd_timing_stage_seconds)", "{{stage}}"),
             stacked=True,

@@ -15,7 +15,6 @@ import ray.tune
 from rich.table import Table
 
 from raybcgd.client.device import accelerator, why_none
-from raybcgd.compare.settings import CompareConfig
 from raybcgd.config import Config, make_config
 from raybcgd.config.files import assign, tables_of
 from raybcgd.data.dataset import Dataset
@@ -115,10 +114,10 @@ def sweep(
 
 
 def _on_validation(config: Config) -> Config:
-    """Return the config with an evaluation on held-out training samples."""
+    """Return the config with an evaluation on held-out training samples, and with the target of comparisons."""
     share = config.data.validation_share or DEFAULT_VALIDATION_SHARE
     data = config.data.model_copy(update={"validation_share": share, "evaluate_on": "validation"})
-    return config.model_copy(update={"data": data})
+    return config.with_compare_target().model_copy(update={"data": data})
 
 
 def parse_grid(texts: Iterable[str]) -> dict[str, list[Any]]:
@@ -244,7 +243,7 @@ def _trial(
 
 def _results(config: Config, records: Sequence[RoundRecord], summary: Mapping[str, Any]) -> dict[str, Any]:
     """Return a run's summary and its row in a comparison."""
-    target = (config.compare or CompareConfig()).target
+    target = config.metrics.target
     return {**summary, **standing("", "", records, summary, target)._asdict(), "target": target}
 
 

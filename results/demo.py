@@ -17,9 +17,7 @@ _PART = re.compile(r"(?<=<!-- demo -->\n).*?(?=<!-- /demo -->)", re.DOTALL)
 
 def target() -> float:
     """Return the accuracy that the demo measures the upload to."""
-    compare = DEMO.base().compare
-    assert compare is not None
-    return compare.target
+    return DEMO.base().with_compare_target().metrics.target
 
 
 def uploads(store: Store) -> dict[str, dict[int, float | None]]:

@@ -7,7 +7,6 @@ import typer
 from rich.table import Table
 
 from raybcgd.cli.shared import Log, Set, display, err, exits_cleanly, out, print_line
-from raybcgd.compare.settings import CompareConfig
 from raybcgd.config import load_config
 from raybcgd.errors import ConfigError
 from raybcgd.paper.catalogue import config_folder, select
@@ -71,7 +70,7 @@ def _run(
     experiment: Experiment, folder: Path, methods: list[str] | None, settings: list[str], results: Path, log: Log
 ) -> None:
     config = load_config(folder / experiment.config, settings)
-    target = (config.compare or CompareConfig()).target
+    target = config.with_compare_target().metrics.target
     runs = run_variants(config, results / "runs", methods, display(log), choices(experiment))
     failures = tuple(failure for one in runs.values() for failure in one.failures)
     lines = compare_rows(experiment, target, runs)

@@ -33,8 +33,8 @@ class Variant(Section):
 class CompareConfig(Section):
     """`[compare]`: the runs of `raybcgd compare`."""
 
-    target: Annotated[float, Field(gt=0, le=1)] = 0.9
-    """Target accuracy. The comparison reports how much each run uploads to reach it."""
+    target: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Target accuracy. The comparison reports how much each run uploads to reach it. Default: `metrics.target`."""
     variants: tuple[Variant, ...] = tuple(
         Variant(algorithm={"name": name}) for name in ("fedavg", "fedavgm", "fedbcgd", "fedbcgd+")
     )

@@ -21,8 +21,7 @@ def variant_configs(config: Config, algorithms: Iterable[Method] | None = None) 
 
     A method without a variant uses the settings of `[algorithm]` that apply to it. An instance keeps its own settings.
     """
-    comparison = config.compare or CompareConfig()
-    variants = comparison.variants
+    variants = (config.compare or CompareConfig()).variants
     if algorithms is not None:
         variants = tuple(variant for method in algorithms for variant in _selected(method, variants))
     if not variants:
@@ -32,8 +31,7 @@ def variant_configs(config: Config, algorithms: Iterable[Method] | None = None) 
         method = variant.algorithm.get("name", type(config.algorithm))
         with naming_variant(variant.label or ALGORITHMS.name_of(method)):
             changed = vary(config, variant)
-        metrics = changed.metrics.model_copy(update={"target": comparison.target})
-        varied.append(changed.model_copy(update={"metrics": metrics}))
+        varied.append(changed.with_compare_target())
     labels = _labels([variant.label for variant in variants], [changed.algorithm for changed in varied])
     return dict(zip(labels, varied, strict=True))
 

@@ -112,6 +112,13 @@ class Config(Section):
     def _codec_with_name(self, codec: CodecConfig) -> dict[str, Any]:
         return CODECS.dump(codec)
 
+    def with_compare_target(self) -> "Config":
+        """Return the config with `compare.target`, if that is set, as the run's own target."""
+        if self.compare is None or self.compare.target is None:
+            return self
+        metrics = self.metrics.model_copy(update={"target": self.compare.target})
+        return self.model_copy(update={"metrics": metrics})
+
     def to_toml(self) -> str:
         """Return the config as TOML, which loads back to the same config."""
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))

@@ -38,4 +38,4 @@ class MetricsConfig(Section):
     linger_seconds: Annotated[float, Field(ge=0)] = 15.0
     """Maximum time to wait for a scrape after the last round. A run that was never scraped does not wait."""
     target: Annotated[float, Field(gt=0, le=1)] = 0.9
-    """Target accuracy. A comparison uses `compare.target` instead."""
+    """Target accuracy. `compare.target` overrides it in comparisons and sweeps."""
