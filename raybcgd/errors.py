@@ -38,7 +38,7 @@ def named_line(error: BaseException) -> str:
 def located_line(error: BaseException) -> str:
     """Return the error's class name, the first line of its message, and where it was raised.
 
-    That is the last line of the user's own code, if the error passed through any. Our own errors say enough without it.
+    The location is the last line of the user's own code, if the error passed through any. Our own errors need none.
     """
     if isinstance(error, (ConfigError, RunError)) and not raised_by_user(error):
         return named_line(error)
@@ -47,7 +47,7 @@ def located_line(error: BaseException) -> str:
 
 
 def own_line(error: BaseException) -> str:
-    """Return `located_line` if the error passed through the user's own code, else without the place."""
+    """Return `located_line` if the error passed through the user's own code, otherwise `named_line`."""
     return located_line(error) if _own_frames(error) else named_line(error)
 
 

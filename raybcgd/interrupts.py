@@ -44,7 +44,7 @@ def handled() -> Iterator[None]:
 
 
 def ended(end: KeyboardInterrupt) -> tuple[str, int]:
-    """Return what ended a command, and its exit code. Ray sometimes replaces Terminated by a KeyboardInterrupt."""
+    """Return what ended a command, and its exit code. Ray sometimes replaces Terminated with KeyboardInterrupt."""
     terminated = end if isinstance(end, Terminated) else next(reversed(_terminated), None)
     return ("interrupted", 130) if terminated is None else (f"ended by {terminated}", terminated.exit_code)
 
@@ -54,7 +54,7 @@ def delayed() -> Iterator[None]:
     """Delay the signals until the block ends. Handlers that the block installs for them are ignored or removed again.
 
     An interrupt while Ray starts or stops would leave processes behind. Ray's own SIGTERM handlers abort the process,
-    or raise SystemExit wherever it is, which can get lost.
+    or raise SystemExit at an arbitrary point, where it can get lost.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

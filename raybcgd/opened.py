@@ -22,7 +22,7 @@ from raybcgd.storage import RunFolder
 
 
 class Run:
-    """A run in a folder. Reading it executes nothing that the folder names."""
+    """A run in a folder. Reading it executes no code that its config names."""
 
     def __init__(self, reported: ReportedRun) -> None:
         self._reported, self._files = reported, RunFolder(reported.folder)
@@ -72,7 +72,7 @@ class Run:
         return frame_of(self.records)
 
     def curve(self, column: str = "accuracy") -> Any:
-        """Return a column of `frame` as a pandas.Series, by round from 1. Rounds without a value are left out."""
+        """Return a column of `frame` as a pandas.Series, indexed by round from 1, without missing values."""
         frame = self.frame()
         if column not in frame:
             raise ConfigError(f"{column} is not measured; use one of {', '.join(frame.columns)}")
@@ -93,10 +93,10 @@ class Run:
         if module is None:
             given = self.settings.get("objects", {}).get("module")
             if given is not None:
-                raise ConfigError(f"the run in {self.folder} was started with module={given}; pass run.model(module)")
+                raise ConfigError(f"the run in {self.folder} was started with module={given}; call run.model(module)")
             shape = (self.summary or {}).get("input_shape")
             if shape is None or "model" not in self.settings:
-                raise ConfigError(f"{self.folder} does not say how to build its model; pass run.model(module)")
+                raise ConfigError(f"{self.folder} does not say how to build its model; call run.model(module)")
             config = self.config(trust)
             module = build(config.model, tuple(shape), (self.summary or {})["classes"], config.seed)
         names = set(dict(module.named_parameters())) | set(dict(module.named_buffers()))

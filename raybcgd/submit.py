@@ -156,7 +156,7 @@ class JobState(NamedTuple):
     id: str
     status: str
     seconds: float
-    """Time since the start, or until the end."""
+    """Time since the start or, for a job that has ended, from start to end."""
     folder: str
     last: RoundLine | None
     """The last round in its log."""

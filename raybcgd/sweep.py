@@ -37,7 +37,7 @@ from raybcgd.storage import RunFolder, make_folder, new_folder, write_atomic
 _FIXED = ("data.validation_share", "data.evaluate_on")
 """Settings that are the same for all points."""
 _RETRIES = 2
-"""How often a trial is restarted after it was lost, for example with its node."""
+"""How many times a trial is restarted after it fails or is lost, for example with its node."""
 
 DEFAULT_VALIDATION_SHARE = 0.1
 """The fraction of the training samples that a sweep holds out if `data.validation_share` is not set."""
@@ -266,7 +266,7 @@ class _Observer(ray.tune.Callback):
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tune saves its callbacks. What shows the progress cannot be saved, and is not needed."""
+        """Tune saves its callbacks. The progress display cannot be saved, and is not needed."""
         return {}
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -292,7 +292,7 @@ def _report(points: list[Point], configs: list[Config], metric: Ranking, share: 
     broken = [point for point in points if point.broken]
     if broken:
         raise RunError(
-            f"{len(broken)} of {len(points)} points failed, such as {broken[0].label}: "
+            f"{len(broken)} of {len(points)} points failed, for example {broken[0].label}: "
             f"{broken[0].error}; repeat the command with --out {folder} --resume auto to run only the failed points"
         )
     if not order:

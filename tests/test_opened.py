@@ -51,7 +51,7 @@ def test_a_module_of_ones_own_is_passed_again(out: Path) -> None:
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.BatchNorm1d(6), nn.Linear(6, 10))
 
     result = run(small(rounds=1, blocks={"count": 1}), module=net(), out=out)
-    with pytest.raises(ConfigError, match=r"was started with module=.*Sequential; pass run.model\(module\)"):
+    with pytest.raises(ConfigError, match=r"was started with module=.*Sequential; call run.model\(module\)"):
         Run.open(out).model()
     restored = Run.open(out).model(net())
     assert not result.model.training

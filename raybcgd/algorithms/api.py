@@ -168,7 +168,10 @@ class Work(Protocol):
         """Return (x - y_T)/(T eta) from delta = y_T - x: the mean direction along the local path. Zero on buffers."""
 
     def full_gradient(self, x: Tensor) -> Tensor:
-        """Return the gradient of the client's loss at x over all of its samples. Zero on buffers."""
+        """Return the gradient of the client's loss at x over the samples of a pass, with weight decay.
+
+        Zero on buffers. With `local.drop_last`, only samples in full batches count.
+        """
 
     def loss(self, x: Tensor) -> Tensor:
         """Return the client's mean loss at x, a `Scalar`."""

@@ -145,7 +145,7 @@ class StackGradient:
 
     After some calls with the same shapes, the tensor operations are recorded. Later calls replay them, which is faster
     than vmap and gives the same bits. With a backend of torch.compile, the first call records and compiles them:
-    compiled kernels can give other bits, so all calls must use them.
+    compiled kernels can give different bits, so all calls must use them.
     """
 
     def __init__(self, flat: FlatModel, loss: Loss, bf16: bool = False, backend: str | None = None) -> None:

@@ -52,7 +52,7 @@ class Shard:
 
 
 class Shards:
-    """Prepares the clients' samples. Without augmentation, samples that all fit into the budget are normalised once."""
+    """Prepares the clients' samples. Without augmentation, they are normalised once if all fit into the budget."""
 
     def __init__(self, problem: Problem, data: Data, device: torch.device) -> None:
         self._problem, self._data, self._device = problem, data, device

@@ -107,7 +107,7 @@ class _SpillFile:
 
     def __init__(self, row_bytes: int) -> None:
         self._row_bytes = row_bytes
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - stays open as long as the process runs
         self._held: dict[int, tuple[StateRef, int]] = {}
         self._free: list[int] = []
 

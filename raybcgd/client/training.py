@@ -83,7 +83,10 @@ class LocalWork:
         return y.clone()
 
     def full_gradient(self, x: Tensor) -> Tensor:
-        """Return the gradient of the client's loss at x over all of its samples. Zero on buffers."""
+        """Return the gradient of the client's loss at x over the samples of a pass, with weight decay.
+
+        Zero on buffers. With `local.drop_last`, only samples in full batches count.
+        """
         full = self._anchor_at(x).full
         return full if self._trained is None else full * self._trained
 
@@ -99,7 +102,7 @@ class LocalWork:
         """Return the mean loss over the steps of the last call to `sgd`, without those in which a client is idle."""
         if not self._losses:
             return torch.tensor(float("nan"))
-        # One step after the other: the bits must not depend on how many idle steps follow.
+        # Add one step at a time: the bits must not depend on how many idle steps follow.
         total = steps = torch.zeros_like(self._losses[0])
         for loss, active in zip(self._losses, self._active, strict=True):
             counted = None if active is None else active.reshape(loss.shape)

@@ -150,7 +150,7 @@ class Uploads:
 
 
 def _check_size(field: Field, value: Any, shape: tuple[int, ...], stack: int | None, rule: str) -> None:
-    """Raise an error if a rule returned a client state of another size. `stack` is the number of clients in it."""
+    """Raise an error if a rule returned a client state of the wrong size. `stack`: the number of stacked clients."""
     if isinstance(value, Tensor) and value.numel() == (1 if stack is None else stack) * math.prod(shape):
         return
     found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

@@ -60,7 +60,7 @@ class LocalPool:
         device = accelerator() if hosts.device == "gpu" else None
         self._open.enter_context(deterministic(device or CPU, hosts.determinism == "strict", hosts.allow_tf32))
         self._host = ClientHost(problem, data, state_address, device or CPU)
-        # With a deadline, clients train one at a time, because it is checked only between calls.
+        # With a deadline, clients train one at a time, because the deadline is checked only between calls.
         self._chunk = 1 if problem.config.cohort.deadline_seconds is not None else problem.stack or 1
         self._reduce = hosts.aggregation != "coordinator"
         self.server_device = (device or CPU) if self._reduce else CPU

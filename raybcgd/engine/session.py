@@ -15,7 +15,7 @@ class Announcer(Protocol):
     """Called with the name of each step that takes seconds, such as "starting Ray", and again for its details."""
 
     def __call__(self, step: str, detail: str = "") -> None:
-        """Announce a step, or how far the current one is."""
+        """Announce a step, or the progress of the current one."""
 
 
 def ignore(step: str, detail: str = "") -> None:

@@ -52,14 +52,14 @@ class HostsConfig(Section):
     each round."""
     aggregation: Literal["auto", "hosts", "coordinator"] = "auto"
     """Where uploads are added up. hosts: each host adds up the uploads of its clients and sends only the sums.
-    coordinator: hosts send every upload as bytes. auto: hosts if the sums have at most 16 MiB, or no more bytes than
+    coordinator: hosts send every upload as bytes. auto: hosts if the sums take at most 16 MiB, or no more bytes than
     the uploads; otherwise coordinator. The trained model is the same."""
     max_retries: Annotated[int, Field(ge=0)] = 5
     """Maximum number of retries of work that was lost with its host. After that, the run stops. A client whose host
     dies three times while it trains only this client counts as failed (fewer times if `max_retries` is below 3); see
     cohort.on_client_error."""
     silence_seconds: Annotated[float, Field(gt=1)] = 15.0
-    """A host sends a heartbeat every second, also while it trains. If none arrives for this long, the host is replaced.
+    """A host sends a heartbeat every second, even while it trains. If none arrives for this long, the host is replaced.
     Time in which the coordinator itself cannot run does not count."""
     start_timeout_seconds: Annotated[float, Field(gt=0)] | None = None
     """Maximum time to wait while no host is up. Default: 300, or 1800 with `max_count`, because nodes have to start."""

@@ -105,7 +105,7 @@ def _with_clients(config: Config, dataset: Dataset) -> Config:
 
 
 def load_data(config: Config) -> tuple[Config, Data]:
-    """Load and partition the data without a model. Return also the config with the clients that were found."""
+    """Load and partition the data without a model. Also return the config with the clients that were found."""
     dataset = load(config.data)
     config = _with_clients(config, dataset)
     return config, partition_data(config, dataset)

@@ -1,4 +1,4 @@
-"""Serve the metrics of all runs on a node at one port: `python -m raybcgd.record.collector`.
+"""Serve the metrics of all runs on a node from one port: `python -m raybcgd.record.collector`.
 
 On Kubernetes, Prometheus cannot reach runs, which listen on free loopback ports. Therefore, every Ray pod there has a
 container with this collector. Prometheus scrapes its fixed port, which is up even if no run is active.
@@ -74,7 +74,7 @@ def server(host: str, port: int, folder: Path) -> ThreadingHTTPServer:
 
 def main() -> None:
     """Serve until the process is stopped."""
-    parser = argparse.ArgumentParser(description="Serve the metrics of all runs on this node at one port.")
+    parser = argparse.ArgumentParser(description="Serve the metrics of all runs on this node from one port.")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
     parser.add_argument("--port", type=int, default=9464, help="the port")
     parser.add_argument("--discovery", help="folder of the discovery files (metrics.discovery of the runs)")

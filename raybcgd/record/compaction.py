@@ -16,7 +16,7 @@ from raybcgd.record.states import SegmentFolder, new_name
 log = logging.getLogger(__name__)
 
 MAX_POOR = 64
-"""Maximum number of poor segments. One is poor if it is small, or if less than half of its states are still needed."""
+"""Maximum number of poor segments. A poor segment is small, or less than half of its states are still needed."""
 _SMALL_SHARE = 1 / 32
 _SMALL_BYTES = 2**26
 """A segment is small if its needed states take less than this share of all needed states, and less than this size."""

@@ -74,7 +74,7 @@ def _listen(host: str, port: int, handler: type[MetricsHandler]) -> ThreadingHTT
                 "correct metrics.host, or set metrics.enabled = false"
             ) from None
     server = ThreadingHTTPServer((host, 0), handler)
-    log.warning("metrics.port = %d is in use; metrics are at port %d instead", port, server.server_address[1])
+    log.warning("metrics.port = %d is in use; metrics are on port %d instead", port, server.server_address[1])
     return server
 
 

@@ -38,7 +38,7 @@ class RunLock:
         self._thread = threading.Thread(target=self._renew, daemon=True, name="run-lock")
 
     def acquire(self) -> None:
-        """Take the lock, also from a dead driver. Raise an error if its owner is alive."""
+        """Take the lock, if necessary from a dead driver. Raise an error if its owner is alive."""
         self._filesystem.create_dir(self._root, recursive=True)
         found = self._read()
         if found is None:
@@ -105,7 +105,7 @@ class RunLock:
         temporary = Path(f"{self.path}.{self._owner['token']}.part")
         temporary.write_bytes(self._content(0))
         try:
-            os.link(temporary, self.path)  # atomic, also on NFS
+            os.link(temporary, self.path)  # atomic, even on NFS
         except FileExistsError:
             return False
         finally:

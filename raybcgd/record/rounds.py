@@ -204,7 +204,7 @@ class Hosts(Section):
 
 
 class LiveHosts(NamedTuple):
-    """The client hosts at this moment, also while a round waits for hosts. The metrics export these numbers."""
+    """The client hosts at this moment, even while a round waits for hosts. The metrics export these numbers."""
 
     up: int
     pending: int

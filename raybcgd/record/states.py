@@ -31,7 +31,7 @@ from raybcgd.storage import FORMAT_VERSION, open_address
 _MAGIC = b"raybcgd-states\x00\x00"
 _END = struct.Struct("<II")
 _TAIL_BYTES = 2**16
-"""Size of the first read, from the end of a segment. Most footers are smaller, so that one read is enough."""
+"""Size of the first read, from the end of a segment. Most footers are smaller, so one read is enough."""
 _THREADS = 16
 _NAME = re.compile(r"(\d{6,})-[0-9a-f]{16}(\.merged)?\.seg(\.part)?")
 

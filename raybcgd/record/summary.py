@@ -57,7 +57,7 @@ def keeps(records: Sequence[RoundRecord], target: float) -> RoundRecord | None:
 
 
 def summarise(records: Sequence[RoundRecord], models: Sequence[np.ndarray], total_seconds: float) -> dict[str, Any]:
-    """Return the summary of a run, for `summary.json`. Its `seconds` exclude the start."""
+    """Return the summary of a run, for `summary.json`. Its `seconds` exclude the start-up."""
     values, losses = accuracies(records), losses_of(records)
     tail, loss_tail = last_tenth(values), last_tenth(losses)
     evaluated = [record.quality.loss for record in records if record.quality.evaluated]
@@ -122,7 +122,7 @@ class Standing(NamedTuple):
     keeps_target: bool
     """Whether the accuracy stays at or above the target from some round to the end, with every seed."""
     seconds: float
-    """Time of all rounds, without the start."""
+    """Time of all rounds, without the start-up."""
     seeds: tuple[int, ...] = ()
     """The seeds. The numbers are means over the runs that finished. Empty: one run."""
     failures: tuple[str, ...] = ()

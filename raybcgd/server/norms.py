@@ -21,7 +21,7 @@ def block_norms(vector: Tensor, layout: BlockLayout, trained: Tensor | None = No
     # In float64, because the squares of large float32 values overflow. Accelerators may not have it.
     wide = torch.float64 if vector.device.type in ("cpu", "cuda") else vector.dtype
     norms = torch.stack([torch.linalg.vector_norm(vector[block.slice], dtype=wide) for block in blocks])
-    return tuple(norms.tolist())  # one read, if they are on an accelerator
+    return tuple(norms.tolist())  # one transfer if they are on an accelerator
 
 
 def server_norms(

@@ -221,7 +221,7 @@ class _Inbox:
             return RunError(f"all {len(late)} clients of round {index + 1} missed {limit}; raise it")
         first = next(o for o in outcomes.values() if o.error != "deadline")
         return RunError(
-            f"all {len(outcomes)} clients of round {index + 1} failed or were late, such as client {first.client}: "
+            f"all {len(outcomes)} clients of round {index + 1} failed or were late, for example client {first.client}: "
             f"{first.error}; fix the cause, then resume the run"
         )
 
@@ -229,7 +229,7 @@ class _Inbox:
 def _choose(
     problem: Problem, data: Data, pool: Pool, plan: RoundPlan, server: Any, outcomes: Mapping[int, Outcome]
 ) -> tuple[Any, int]:
-    """Let the participants evaluate the algorithm's candidates. Return the server's state and their number."""
+    """Have the participants evaluate the algorithm's candidates. Return the server's state and how many there were."""
     candidates = problem.algorithm.candidates(server, plan.rnd)
     participants = [item for item in plan.expected if not outcomes[item.member.client].error]
     if not candidates or not participants:
@@ -317,7 +317,7 @@ def _traffic(
 
 def _check_finite(layout: BlockLayout, algorithm: Algorithm, server: Any, index: int) -> None:
     models = algorithm.models(server)
-    finite = [bool(torch.isfinite(model).all()) for model in models]  # one read per model, if it is on an accelerator
+    finite = [bool(torch.isfinite(model).all()) for model in models]  # one transfer per model on an accelerator
     if all(finite):
         return
     for model, block in product(models, layout.all_blocks):

@@ -24,6 +24,6 @@ def apply_server_rule(algorithm: Algorithm, server: Any, total: Any, rnd: Round)
         raise RunError(f"{where}: it returned {type(result).__name__}; return a {type(server).__name__}")
     for field, before, after in zip(server._fields, server, result, strict=True):
         if not isinstance(after, Tensor) or after.shape != before.shape:
-            found = f"shape {tuple(after.shape)}" if isinstance(after, Tensor) else type(after).__name__
+            found = f"a tensor of shape {tuple(after.shape)}" if isinstance(after, Tensor) else type(after).__name__
             raise RunError(f"{where}: it returned {field} as {found}; return a tensor of shape {tuple(before.shape)}")
     return result

@@ -30,7 +30,7 @@ class BudgetConfig(Section):
         return self.target_accuracy is not None or self.patience is not None
 
     def enough(self, qualities: Sequence[float]) -> str | None:
-        """Return why the accuracies so far, or the negative losses of a regression, end the run, or None."""
+        """Return why the run ends, given the accuracies so far (negative losses for regression). None if it goes on."""
         if not qualities:
             return None
         if self.target_accuracy is not None and qualities[-1] >= self.target_accuracy:

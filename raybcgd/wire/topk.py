@@ -24,8 +24,8 @@ class TopK(Codec):
     fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     """Fraction of the values to send per field, at least one value. Default: 0.01, unless `k` is set."""
     error_feedback: bool = True
-    """Keep unsent values for later uploads. Turn it off with control variates (SCAFFOLD, FedPVR, FedBCGD+): c_i already
-    compensates for unsent values, and training with both diverges."""
+    """Keep unsent values for later uploads. Turn it off for methods with control variates (SCAFFOLD, FedPVR, FedBCGD+):
+    c_i already compensates for unsent values, and training with both diverges."""
 
     @model_validator(mode="after")
     def _check_one_limit(self) -> Self:

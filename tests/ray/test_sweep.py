@@ -49,7 +49,7 @@ def test_a_point_that_fails_for_another_reason_than_its_settings_fails_the_sweep
     done = sweep(config, tmp_path, "--grid", "metrics.host=127.0.0.1,192.0.2.1")
     assert done.exit_code == 1
     (line,) = [line for line in done.output.splitlines() if line.startswith("error: ")]
-    assert line.startswith("error: 1 of 2 points failed, such as host = 192.0.2.1: metrics.host")
+    assert line.startswith("error: 1 of 2 points failed, for example host = 192.0.2.1: metrics.host")
     assert line.endswith(f"repeat the command with --out {tmp_path}/sweep --resume auto to run only the failed points")
     assert not (tmp_path / "sweep/best.toml").exists()
     finished = (tmp_path / "sweep/000/summary.json").stat().st_mtime_ns

@@ -1,4 +1,4 @@
-"""Discovery files, and the collector that serves all runs of a node at one port."""
+"""Discovery files, and the collector that serves all runs of a node from one port."""
 
 import os
 import threading

@@ -57,7 +57,7 @@ def test_a_port_in_use_is_a_warning_and_a_free_port_is_used(tmp_path: Path, capl
         with Endpoint(REGISTRY, "127.0.0.1", port, tmp_path / "x.json") as endpoint:
             assert endpoint.address != f"127.0.0.1:{port}"
             assert "answer 42.0" in scrape(tmp_path)
-    assert f"metrics.port = {port} is in use; metrics are at port" in caplog.text
+    assert f"metrics.port = {port} is in use; metrics are on port" in caplog.text
 
 
 def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:

@@ -173,7 +173,8 @@ def test_a_round_in_which_every_client_fails_stops_the_run(out: Path, monkeypatc
     config = small(rounds=1, cohort={"on_client_error": "drop"}, local={"stack": 0})
     for client, _ in first_cohort(config):
         change_shard(monkeypatch, client, broken)
-    with pytest.raises(RunError, match=r"^all 6 clients of round 1 failed or were late, such as client \d+: OSError: "):
+    message = r"^all 6 clients of round 1 failed or were late, for example client \d+: OSError: "
+    with pytest.raises(RunError, match=message):
         run(config, out=out)
 
 

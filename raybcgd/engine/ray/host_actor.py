@@ -138,7 +138,7 @@ class HostActor:
             hosts = problem.config.hosts
             limit_share(device or CPU, context.get_assigned_resources().get("GPU", 0.0))  # type: ignore[no-untyped-call]
             self._settings = deterministic(device or CPU, hosts.determinism == "strict", hosts.allow_tf32)
-            self._settings.__enter__()  # never exited: for the life of the process
+            self._settings.__enter__()  # never exited: the settings hold for the life of the process
             self._host = ClientHost(problem, data, state_address, device or CPU, interruptible=False)
         freeze_heap()
         if pulse is not None:

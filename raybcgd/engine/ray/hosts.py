@@ -100,7 +100,7 @@ class HostGroup:
         demand: Demand | None = None,
         name: str = "raybcgd",
     ) -> None:
-        """Start the hosts. Without a demand, they request memory only if configured. Actor names start with `name`."""
+        """Start the hosts. Without `demand`, they request memory only if configured. Actor names start with `name`."""
         self._problem, self._data_ref, self._state_address = problem, data_ref, state_address
         self._actor_class, self._name = actor_class, name
         self._config = problem.config.hosts
@@ -121,7 +121,7 @@ class HostGroup:
         self.lost = 0
         """Hosts that were up and had to be replaced."""
         self.hung: set[int] = set()
-        """Clients that were running on a host that did not return. They run alone until a task of theirs ends."""
+        """Clients that were running on a host that did not return. They run alone until one of their tasks succeeds."""
         self._last_change = time.monotonic()
         self._numbers = itertools.count()
         self._pulses = Pulses(self._config.silence_seconds)
@@ -160,7 +160,7 @@ class HostGroup:
         if not pending:
             return HostStatus(up, "")
         room = sum(self._needs.capacity(node) for node in node_resources())
-        # Ray does not tell whether a host is waiting for room that another run uses, or starting its process.
+        # Ray does not report whether a host is waiting for room that another run uses, or starting its process.
         waits = room < up + pending or time.monotonic() - self._last_change > _START_SECONDS
         node = f", waiting for a node with room for {self._needs.describe()}" if waits else ""
         return HostStatus(up, f"{up} of {up + pending} hosts up{node}")

@@ -118,7 +118,7 @@ def restart() -> None:
 
 
 def wait(result: Any, seconds: float) -> bool:
-    """Wait some seconds for the result of a call. Return whether it has arrived. Raise RayDied if our own Ray died."""
+    """Wait up to `seconds` for the result of a call. Return whether it arrived. Raise RayDied if our own Ray died."""
     if _current is None:
         return bool(ray.wait([result], timeout=seconds)[0])
     deadline = time.monotonic() + seconds

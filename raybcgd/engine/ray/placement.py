@@ -48,7 +48,7 @@ class HostNeeds(NamedTuple):
 
 
 def host_needs(config: HostsConfig, nodes: Sequence[Mapping[str, float]], demand: Demand | None = None) -> HostNeeds:
-    """Return the resources that a host requests. Without a demand, it requests memory only if the config sets it."""
+    """Return the resources that a host requests. Without `demand`, it requests memory only if the config sets it."""
     has_gpus = any(node.get("GPU", 0) > 0 for node in nodes)
     on_gpu = config.num_gpus > 0 and (config.device == "gpu" or (config.device == "auto" and has_gpus))
     cpus = config.num_cpus if config.num_cpus is not None else (0.0 if on_gpu else 1.0)

@@ -63,7 +63,7 @@ class _Training:
     alone: bool = False
     """Train clients one by one, because one of them breaks its host's device."""
     times_lost: Counter[int] = field(default_factory=Counter)
-    """How often each client's task was lost with its host."""
+    """How many times each client's task was lost with its host."""
     watched: set[int] = field(default_factory=set)
     """Starting hosts that the pool is already waiting for."""
 
@@ -240,7 +240,7 @@ class RayPool:
         self._submit_call(training, number)
 
     def _host_failed(self, training: _Training, number: int, lost: HostLost) -> None:
-        """Replace a host whose device failed and retry its tasks, except for the client at fault."""
+        """Replace a host whose device failed and retry its tasks, except that of the client at fault."""
         for client in lost.clients if len(lost.clients) == 1 else ():
             for tasks in self.hosts.all[number].calls.values():
                 tasks[:] = [task for task in tasks if task.client != client]
@@ -288,7 +288,7 @@ class RayPool:
         self._serve(training)
 
     def _discards_sums(self, host: Host) -> bool:
-        """Let a host discard its partial sum. Return False if the host is lost."""
+        """Tell a host to discard its partial sum. Return False if the host is lost."""
         try:
             ray.get(host.actor.discard_sums.remote(), timeout=IDLE_SECONDS)
         except (*LOST, GetTimeoutError):
@@ -303,7 +303,7 @@ class RayPool:
                 self._submit_call(training, number)
 
     def _count_lost(self, training: _Training, host: Host, error: Exception) -> None:
-        """Count lost tasks, and stop the run if one was lost too often. A client that crashes its hosts fails."""
+        """Count lost tasks, and stop the run if one was lost too many times. A client that crashes its hosts fails."""
         self._counts["retried_tasks"] += len(host.unfinished)
         crashed = training.suspects.add(host, error)
         if crashed is not None:

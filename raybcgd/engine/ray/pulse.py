@@ -1,4 +1,4 @@
-"""[Ray] Heartbeats: every host sends a datagram each second, also while it trains. A silent host is killed.
+"""[Ray] Heartbeats: every host sends a datagram each second, even while it trains. A silent host is killed.
 
 Ray itself does not notice a process that is stopped or hangs, and a call to it would never return. After the kill, the
 call raises the same error as for any host that died.

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from raybcgd.messages import ClientTask
 
 _HOME_SLACK = 0.01
-"""A client stays on its home host if the load there exceeds the mean load, or that of the idlest host, by at most this
-fraction of the mean. With a larger fraction, the size of the stacks would change in every round."""
+"""A client stays on its home host if the load there exceeds the mean load, or that of the least loaded host, by at
+most this fraction of the mean. With a larger fraction, the size of the stacks would change in every round."""
 _CHUNK_SECONDS = 0.2
 """Minimum work per call. A call costs a few milliseconds, and a small stack takes almost as long as a large one."""
 _CHUNK_CLIENTS = 32

@@ -9,7 +9,7 @@ from raybcgd.errors import last_line
 from raybcgd.messages import FRESH, ClientTask, Outcome
 
 _CRASHES = 3
-"""If a client's host dies this often while it trains only this client, the client is the cause."""
+"""If a client's host dies this many times while it trains only this client, the client is the cause."""
 
 
 class Suspects:

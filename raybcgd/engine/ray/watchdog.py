@@ -1,4 +1,4 @@
-"""[Ray] End the processes of our own local Ray, also if the driver is killed.
+"""[Ray] End the processes of our own local Ray, even if the driver is killed.
 
 Every process of that Ray inherits a mark in its environment. Command lines do not identify them, because Ray's agents
 replace theirs. If the driver is killed, a small process kills all processes with the mark; otherwise, Ray's agents
