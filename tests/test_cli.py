@@ -102,7 +102,7 @@ def test_blocks_states_the_upload_of_the_method_and_its_codec(config: Path) -> N
     assert "A client uploads 2,792 bytes per round on average, 2.5 times less than the whole model." in ours, ours
     for method, says in {
         "fedavg": f"FedAvg does not use the blocks: a client uploads {4 * d:,} bytes per round, as many as the whole",
-        "feddc": f"FedDC does not use the blocks: a client uploads {8 * d:,} bytes per round, 2.0 models.",
+        "feddc": f"FedDC does not use the blocks: a client uploads {8 * d:,} bytes per round, 2.0 times the whole",
     }.items():
         shown = raybcgd("blocks", config, "--set", f"algorithm.name={method}").stdout
         assert says in " ".join(shown.split()), shown

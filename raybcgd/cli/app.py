@@ -48,7 +48,7 @@ def _root(
 
 def main() -> None:
     """Run a command."""
-    # A config may name modules in the current folder. It comes last, so that its files cannot shadow libraries.
+    # A config may name modules in the current folder. The folder comes last, so that it cannot shadow libraries.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     # Arrays from Ray's object store are read-only, and we never write to tensors that share their memory.

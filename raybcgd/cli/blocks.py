@@ -94,7 +94,7 @@ def _print_blocks(config: Config, shape: tuple[int, ...], classes: int, clients:
 
 
 def _upload(config: Config, module: nn.Module, layout: BlockLayout) -> str:
-    """Return what a client of the config's method uploads per round, and for a method without blocks, what it could."""
+    """Return what a client uploads per round and, if the method has no blocks, what it would upload with FedBCGD."""
     saving = upload_saving(module, layout, config.model.dtype)
     whole, method = saving.whole_model_bytes, cast("Algorithm", config.algorithm)
     wire = Wire(method, layout, cast("Codec", config.wire), getattr(torch, config.model.dtype))
@@ -113,7 +113,8 @@ def _upload(config: Config, module: nn.Module, layout: BlockLayout) -> str:
 def _against(sent: float, whole: int) -> str:
     if sent == whole:
         return "as many as the whole model"
-    return f"{whole / sent:.1f} times less than the whole model" if sent < whole else f"{sent / whole:.1f} models"
+    factor = f"{whole / sent:.1f} times less than" if sent < whole else f"{sent / whole:.1f} times"
+    return f"{factor} the whole model"
 
 
 def _print_memory(config: Config, dataset: Dataset) -> None:

@@ -36,6 +36,6 @@ def export(
         try:
             write(path, index=False)
         except OSError as error:
-            reason = error.strerror or first_line(error)  # pandas raises errors without a number
+            reason = error.strerror or first_line(error)  # some of pandas' errors have no errno
             raise ConfigError(f"cannot write {path} ({reason}); choose another file") from None
         print_line(f"written: {path} ({len(table):,} rows of {len(frames)} runs)")

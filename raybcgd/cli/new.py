@@ -14,7 +14,7 @@ _FILES = ("README.md", "config.toml", "dataset.py", "network.py", "method.py", "
 
 @exits_cleanly
 def new(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or empty folder.")]) -> None:
-    """Write a small project that runs at once: a config, data with clients, a model, a method and a test."""
+    """Write a small project that is ready to run: a config, data with clients, a model, a method and a test."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):

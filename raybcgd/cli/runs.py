@@ -55,7 +55,7 @@ def resume(
     ] = None,
     log: Log = "auto",
     trust: Annotated[
-        bool, typer.Option("--trust", help="Import code outside raybcgd that the run folder's config names.")
+        bool, typer.Option("--trust", help="Allow the run folder's config to name custom code or a Ray cluster.")
     ] = False,
 ) -> None:
     """Resume a run from its last checkpoint. `--set` can change only settings that do not affect the weights.
@@ -86,7 +86,7 @@ def _run(config: Config, folder: RunFolder, resume: bool, log: Literal["auto", "
     if before == len(result.records):
         limit = ended_by(config, result.records) or "rounds"
         more = limit.partition(" = ")[0]
-        print_line(f"{folder.path} was already finished after {before} rounds; to continue it, add --set {more}=…")
+        print_line(f"{folder.path} had already finished after {before} rounds; to continue it, add --set {more}=…")
     out.print(run_table(result.summary, result.folder))
 
 

@@ -28,7 +28,7 @@ Set = Annotated[
 
 
 def _outside_the_job(out_folder: Path | None) -> Path | None:
-    """Resolve a relative path: in a Ray job, it would be in the job's working directory, which Ray deletes."""
+    """In a Ray job, move a relative path out of the job's working directory, which Ray deletes."""
     return Path.home() / JOB_RUNS / out_folder if out_folder is not None and in_job() else out_folder
 
 

@@ -131,7 +131,7 @@ def _mounts() -> dict[str, str]:
 def setup_commands() -> list[str]:
     """Return the commands that install the package on every node.
 
-    Docker creates the parents of mounted files as root, but pip builds next to the sources. So it builds in a copy.
+    Docker creates the parent folders of mounted files as root, so pip cannot write there and builds in a copy.
     """
     sources = " ".join(f"{SOURCE}/{name}" for name in SENT)
     copy = f"rm -rf ~/raybcgd-build && mkdir ~/raybcgd-build && cp -r --no-preserve=mode {sources} ~/raybcgd-build"
@@ -148,8 +148,8 @@ def _start_head() -> str:
 
 def _start_worker(values: Values) -> list[str]:
     mps = "CUDA_MPS_LOG_DIRECTORY=/tmp/nvidia-mps-log nvidia-cuda-mps-control -d || true"
-    # Prometheus on the head finds the workers by their port 8081, and the collector of each at 9464. It serves the
-    # metrics of runs on that node, such as the points of a sweep.
+    # Prometheus on the head finds the workers by their port 8081, and the collector of each at 9464. The collector
+    # serves the metrics of runs on that node, such as the points of a sweep.
     start = "ray start --address=$RAY_HEAD_IP:6379 --metrics-export-port=8081"
     collector = "setsid nohup python -m raybcgd.record.collector --host 0.0.0.0 > /tmp/raybcgd-collector.log 2>&1 &"
     return [*([mps] if values.mps else []), start, collector]

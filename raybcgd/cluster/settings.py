@@ -72,8 +72,8 @@ class StorageValues(Section):
     """Address for checkpoints and client states, such as s3://my-bucket/raybcgd. Default: the run folder, which only
     works on Kubernetes."""
     volume: bool = True
-    """Whether all pods share a volume at /shared. false, which needs `bucket`: for a cluster without ReadWriteMany. Run
-    folders are then lost with the head's pod; to get one back, resume the run anywhere with the same
+    """Whether all pods share a volume at /shared. false is for clusters without ReadWriteMany volumes, and needs
+    `bucket`. Run folders are then lost with the head's pod; to get one back, resume the run anywhere with the same
     `checkpoint.address`. Only on Kubernetes."""
     claim: Name = "raybcgd"
     """Name of the ReadWriteMany volume claim. Only on Kubernetes."""
@@ -109,7 +109,7 @@ class JobValues(Section):
     """`[kubernetes.job]`: a run with its own cluster, which is deleted when the run ends."""
 
     config: str
-    """The experiment's config. A relative path starts at the folder of this file."""
+    """Path of the experiment's config, relative to the folder of this file."""
     name: Name = "first"
     """Name of the run, and of its folder on the shared volume."""
     retries: Annotated[int, Field(ge=0)] = 2
@@ -232,8 +232,8 @@ class Values(Section):
     def _one_target(self) -> "Values":
         found = [name for name in ("kubernetes", "aws", "gcp") if getattr(self, name) is not None]
         if len(found) != 1:
-            have = " and ".join(f"[{name}]" for name in found) or "none of them"
-            raise ConfigError(f"the values need one of [kubernetes], [aws] and [gcp], and have {have}; write one")
+            have = " and ".join(f"[{name}]" for name in found) or "none"
+            raise ConfigError(f"the values need exactly one of [kubernetes], [aws] and [gcp], but have {have}; use one")
         return self
 
     @model_validator(mode="after")
@@ -257,8 +257,8 @@ class Values(Section):
         needed = (self.hosts_per_node * per_host + SYSTEM_GIB) / (1 - STORE_SHARE)
         if needed > self.workers.memory_gib:
             raise ConfigError(
-                f"workers.memory_gib = {self.workers.memory_gib:g} is less than the {needed:.1f} GiB of "
-                f"{self.hosts_per_node} hosts ({per_host:g} GiB each) and Ray's object store; raise it, or lower "
+                f"workers.memory_gib = {self.workers.memory_gib:g} is less than the {needed:.1f} GiB that "
+                f"{self.hosts_per_node} hosts ({per_host:g} GiB each) and Ray need; raise it, or lower "
                 + ("hosts.state_memory_mb" if self.hosts.memory_mb is None else "hosts.memory_mb")
                 + (", or raise hosts.num_gpus" if self.workers.gpus else ", or lower workers.cpus")
             )

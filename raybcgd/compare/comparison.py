@@ -61,7 +61,7 @@ def compare(
     resume: bool = False,
     progress: bool | Display = True,
 ) -> Comparison:
-    """Run the variants of `[compare]`, or the `algorithms`: labels, names, classes or instances of methods.
+    """Run the variants of `[compare]`, or only `algorithms`: variant labels, or names, classes or instances of methods.
 
     `module`, `dataset` and `partition` are as in `run`. Write a table and a plot to `out`. A run that fails, for
     example because it diverges, does not stop the others. With `resume`, finished runs in `out` are read, and

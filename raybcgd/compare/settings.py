@@ -46,5 +46,5 @@ class CompareConfig(Section):
     @classmethod
     def _different(cls, seeds: tuple[int, ...] | None) -> tuple[int, ...] | None:
         if seeds is not None and len(set(seeds)) < max(1, len(seeds)):
-            raise ValueError("must be different seeds, at least one")
+            raise ValueError("must be a list of one or more different seeds")
         return seeds

@@ -37,7 +37,7 @@ def variant_configs(config: Config, algorithms: Iterable[Method] | None = None) 
 
 
 def _selected(method: Method, variants: tuple[Variant, ...]) -> tuple[Variant, ...]:
-    """Return the variants of a method, or with a label. Default: a new variant of the method."""
+    """Return the variants that match a label or a method. If there are none, return a new variant of the method."""
     if isinstance(method, AlgorithmConfig):
         settings = {name: getattr(method, name) for name in type(method).model_fields}
         return (Variant(algorithm={"name": type(method), **settings}),)
@@ -70,7 +70,7 @@ def _labels(given: Sequence[str | None], methods: Sequence[AlgorithmConfig]) -> 
         if same is not None:
             raise ConfigError(
                 f'compare.variants has "{same}" and "{label}", whose folders would have the same name; '
-                "give one another label"
+                "give one of them another label"
             )
     return labels
 

@@ -31,10 +31,10 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
 def load_run_config(
     folder: RunFolder, overrides: Iterable[str] = (), trust: bool = False, from_python: bool = True
 ) -> Config:
-    """Read the config of a run folder. Without `trust`, refuse one that names code or a Ray cluster to use.
+    """Read the config of a run folder. Without `trust`, refuse one that names custom code or a Ray cluster.
 
-    References in `overrides`, and classes in installed packages, need no trust. `from_python` is for the
-    error message: how the user sets `trust`.
+    References in `overrides`, and classes in installed packages, need no trust. `from_python` affects only the error
+    message, which says how to set `trust`.
     """
     changes = dict(_parse_override(text) for text in overrides)
     tables = assign(run_tables(folder), changes)

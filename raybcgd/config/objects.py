@@ -1,4 +1,4 @@
-"""`[objects]`: the module and the data set that were passed to `run` as Python objects, not set in the config."""
+"""`[objects]`: the module, the data set and the partition that were passed to `run` as Python objects."""
 
 import hashlib
 from typing import TYPE_CHECKING, Any
@@ -31,9 +31,9 @@ class ObjectsConfig(Section):
     """Hash of all samples and labels."""
 
     partition: str | None = None
-    """Number of clients of the partition."""
+    """Description of the partition, with its number of clients."""
     partition_sha256: str | None = None
-    """Hash of the clients of all training samples."""
+    """Hash of the assignment of training samples to clients."""
 
     @property
     def arguments(self) -> str:

@@ -69,7 +69,7 @@ class Config(Section):
     compare: CompareConfig | None = None
     """The runs of `raybcgd compare`. A single run ignores it."""
     objects: ObjectsConfig | None = None
-    """The module and the data set that were passed to `run` as Python objects. Leave it out; run folders record it."""
+    """The Python objects that were passed to `run`. Leave it out; run folders record it."""
 
     def __init__(self, **values: Any) -> None:
         """Validate the settings. An error is one line that names the setting."""

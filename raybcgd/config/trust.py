@@ -54,7 +54,7 @@ def resume_command(tables: Mapping[str, Any], folder: RunFolder) -> str:
         return ObjectsConfig.model_validate(tables["objects"]).call
     packages = {_package(reference) for _, reference in _references(tables)}
     beside = [path for path in searched if any(PathFinder.find_spec(package, [path]) for package in packages)]
-    path = f"PYTHONPATH={shlex.quote(os.pathsep.join(beside))} " if beside else ""  # beside a config elsewhere
+    path = f"PYTHONPATH={shlex.quote(os.pathsep.join(beside))} " if beside else ""  # modules next to a config elsewhere
     try:
         check_trusted(tables, (), folder, from_python=False)
         trust = " --trust" if beside else ""

@@ -57,6 +57,6 @@ def _input(value: Any) -> np.ndarray:
 
 
 def _target(value: Any) -> int | float:
-    """Return a target as a number: floats, which are for regression, must not be cut to integers."""
+    """Return a target as a number: floats, which are for regression, must not be truncated to integers."""
     number = value.item() if hasattr(value, "item") else value
     return float(number) if isinstance(number, float) else int(number)

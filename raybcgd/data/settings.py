@@ -99,7 +99,7 @@ class DataConfig(Section):
     """The data set, or "package.module:function": a function that takes this table and returns a raybcgd.Dataset.
     digits needs no files. The others read files in `root`; data sets such as cifar10 can also be Parquet files."""
     root: str | None = None
-    """Folder that contains the files. A relative path starts at the current folder, not at the folder of the config."""
+    """Folder that contains the files. If relative, it is resolved against the current folder, not the config's."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Settings for a custom source."""
     download: bool = False

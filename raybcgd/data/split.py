@@ -15,9 +15,9 @@ def hold_out(targets: Labels) -> tuple[Labels, Labels]:
 
 
 def hold_out_share(targets: Labels, share: float, clients: Clients | None = None) -> tuple[Labels, Labels]:
-    """Return train and validation indices. `share` of each label, at least one sample, is validation data in every run.
+    """Return train and validation indices. Validation data is `share` of each label, but at least one sample.
 
-    A client of the data set keeps at least one training sample.
+    Every run has the same split. A client of the data set keeps at least one training sample.
     """
     order = stream(0, "validation").permutation(len(targets))
     by_label = [order[targets[order] == label] for label in np.unique(targets)]

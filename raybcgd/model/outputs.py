@@ -27,9 +27,9 @@ def logits_of(outputs: Any) -> Tensor:
 
 
 def judge(outputs: Tensor, targets: Tensor) -> tuple[int, float]:
-    """Return the number of correct labels, or 0 and the sum of squared errors for float targets.
+    """Return the number of correct predictions (0 for float targets) and the sum of squared errors (NaN for labels).
 
-    The error is NaN if the model does not return one number per sample.
+    The error is also NaN if the model does not return one number per sample.
     """
     if targets.is_floating_point():
         fits = outputs.numel() == targets.numel()

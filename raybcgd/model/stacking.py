@@ -49,5 +49,5 @@ def fails_in_stack(flat: FlatModel, loss: Callable[..., Tensor], inputs: Tensor,
     scale = float(flat.gradient.abs().max()) or 1.0
     same = torch.isclose(gradients, flat.gradient, rtol=1e-2, atol=1e-4 * scale, equal_nan=True)
     if not bool(same.all()):
-        return "its gradients there are not those of a client alone; it or the loss mixes the samples of a batch"
+        return "its gradients differ from those outside a stack; it or the loss mixes the samples of a batch"
     return None

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Tried(NamedTuple):
-    """How errors name the model, the fix for a model of other inputs, and the loss."""
+    """Texts for error messages: the model, the fix if it does not accept the inputs, and the loss."""
 
     model: str
     """The setting and its value, or the module that the user passed."""
@@ -35,7 +35,7 @@ def try_out(
 ) -> None:
     """Raise an error if the module or the loss cannot evaluate or train on two samples. The module is changed.
 
-    `samples` are inputs and labels.
+    `samples` are inputs and targets.
     """
     inputs, targets = samples
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):

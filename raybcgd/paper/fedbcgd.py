@@ -179,22 +179,22 @@ def _experiment(
 def _tables() -> list[Experiment]:
     found = []
     for name, data, table in (("table2", "cifar100", _TABLE2), ("table3", "cifar10", _TABLE3)):
-        about = "accuracy and upload at 1000 d"
+        about = "accuracy and upload to the target, budget 1000 d"
         found += [
             _experiment(name, f"{name}-{model}", model, data, about, _rows(_METHODS, cells))
             for model, cells in table.items()
         ]
-    about = "accuracy and upload at 1000 d, more label skew"
+    about = "accuracy and upload to the target, budget 1000 d, more label skew"
     found += [
         _experiment("table4", f"table4-{data}", "resnet18", data, about, _rows(_METHODS[1:], cells), rho=0.1)
         for data, cells in _TABLE4.items()
     ]
-    about = "accuracy and upload at 100 d"
+    about = "accuracy and upload to the target, budget 100 d"
     found += [
         _experiment("table5", f"table5-{data}", "vit_b_16", data, about, _rows(_METHODS, cells))
         for data, cells in _TABLE5.items()
     ]
-    about = "compressed uploads at 200 d"
+    about = "compressed uploads, budget 200 d"
     found += [
         _experiment("table6", f"table6-{data}", "lenet5", data, about, _rows(_COMPRESSED, cells))
         for data, cells in _TABLE6.items()
@@ -210,7 +210,7 @@ def _figures() -> list[Experiment]:
         for data, table in (("cifar10", _TABLE3), ("cifar100", _TABLE2))
         for model, cells in table.items()
     ]
-    found.append(_experiment("figure4", "figure4", "resnet18", "cifar100", "number of blocks at 200 d"))
+    found.append(_experiment("figure4", "figure4", "resnet18", "cifar100", "number of blocks, budget 200 d"))
     found += [
         _experiment("figure5", f"figure5-{data}", "lenet5", data, "freezing, shared block and momentum")
         for data in ("cifar10", "cifar100")
@@ -219,7 +219,7 @@ def _figures() -> list[Experiment]:
         _experiment("figure6", f"figure6-{data}", "vit_b_16", data, "curves of table 5", _rows(_METHODS, cells))
         for data, cells in _TABLE5.items()
     ]
-    found.append(_experiment("figure7", "figure7", "resnet18", "cifar100", "momentum of the server"))
+    found.append(_experiment("figure7", "figure7", "resnet18", "cifar100", "server momentum"))
     for number in (8, 9):
         for part, model, about in (("a", "logistic", "convex problem"), ("b", "sigmoid_erm", "non-convex problem")):
             name = f"figure{number}{part}"

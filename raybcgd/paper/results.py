@@ -98,7 +98,7 @@ class Comparison(NamedTuple):
         one = self.experiment
         what = {"last_tenth": "mean over the last tenth of the rounds", "best": "best accuracy"}
         accuracy = what.get(one.measure, f"accuracy after {one.round} rounds")
-        changed = f" Ours with other settings: {', '.join(self.changes)}." if self.changes else ""
+        changed = f" Our runs use other settings: {', '.join(self.changes)}." if self.changes else ""
         return f"{one.title}. Accuracy in %: {accuracy}. Target {100 * self.target:g} %.{changed}"
 
 

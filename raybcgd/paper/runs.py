@@ -25,7 +25,7 @@ from raybcgd.report.progress import Display
 from raybcgd.storage import RunFolder
 
 _IRRELEVANT = {"version", "engine", "hosts", "checkpoint", "metrics", "compare"}
-"""Tables that change neither the weights nor the records of a run."""
+"""Settings and tables that change neither the weights nor the records of a run."""
 
 
 class Finished(NamedTuple):
@@ -110,7 +110,7 @@ def _choose(candidates: dict[str, Config], choice: Choice, runner: "_Runner") ->
 
 
 class _Runner:
-    """Runs variants with all seeds. Data and engine are loaded and started when the first run needs them."""
+    """Runs variants with all seeds. The first run that is not cached loads the data and starts the engine."""
 
     def __init__(self, config: Config, folder: Path, display: Display, stack: ExitStack) -> None:
         self._config, self._folder, self._display, self._stack = config, folder, display, stack

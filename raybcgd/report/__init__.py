@@ -1,1 +1,1 @@
-"""User-facing output: progress bar, tables, plots, HTML page and TensorBoard events."""
+"""User-facing output: progress bar, tables, plots, HTML page and experiment trackers."""

@@ -1,4 +1,4 @@
-"""Bars of runs in progress, on a terminal or in a notebook. They fit any width from 60 columns."""
+"""Progress bars of runs, on a terminal or in a notebook. They fit any width of at least 60 columns."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,7 +32,7 @@ def duration(seconds: float) -> str:
 
 
 def shorten(label: str, width: int) -> str:
-    """Cut a label in the middle: labels differ at the start, such as "[3/8] ", or at the end, such as "seed 2".
+    """Cut out the middle of a label: labels differ at the start, such as "[3/8] ", or at the end, such as "seed 2".
 
     The last part after a comma stays whole if it takes at most half the width.
     """
@@ -44,7 +44,7 @@ def shorten(label: str, width: int) -> str:
 
 
 class RunBar:
-    """One run: its label, the rounds done, what it waits for, the time left and, if there is room, more."""
+    """The bar of one run: label, rounds, what it waits for, time left and, if they fit, quality, pace and upload."""
 
     def __init__(self, label: str, rounds: int | None = None) -> None:
         self.label, self.rounds, self.done = label, rounds, 0

@@ -1,4 +1,4 @@
-"""The figures of a report. All runs share axes. A function returns None if there is nothing to show."""
+"""The figures of a report, which compare all runs. A function returns None if there is nothing to show."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -158,7 +158,7 @@ def by_block(
 
 
 def _colour_range(low: float, high: float) -> tuple[float, float]:
-    """Return the ends of a colour scale. They differ by at least a factor, so that rounding errors look equal."""
+    """Return the ends of a colour scale, at least `_LEAST_FACTOR` apart, so that rounding errors are invisible."""
     middle = math.sqrt(low) * math.sqrt(high)
     return min(low, middle / _LEAST_FACTOR**0.5), max(high, middle * _LEAST_FACTOR**0.5)
 

@@ -23,7 +23,7 @@ def label_map(
 ) -> Any:
     """Plot samples per label (y) and client (x). `counts` has one row per client in `shown`, out of `clients`.
 
-    Clients have the `names` of the data set, or numbers.
+    Clients are labelled with their `names` in the data set, or with their numbers.
     """
     image = heat_map(axes, counts.T, vmin=0, vmax=highest)
     ticks = range(0, len(shown), -(-len(shown) // 11))

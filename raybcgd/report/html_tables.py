@@ -30,7 +30,7 @@ class _Cell(NamedTuple):
 
 
 def summary_table(methods: Sequence[Method], target: float, failed: Sequence[FailedRun] = (), aims: bool = True) -> str:
-    """Return an HTML table of accuracy and, if it `aims` at the target, of upload to it. The best values are bold."""
+    """Return an HTML table of accuracy and, with `aims`, of the upload to the target. The best values are bold."""
     lines = [_line(method, target, failed) for method in methods]
     federated = [line for line in lines if not line.pooled]
     ended = all(run.state == "finished" for method in methods for run in method.runs)
@@ -116,7 +116,7 @@ def _reduction(line: Standing, reference: Standing, target: float) -> _Cell:
 
 
 def _unbroken(text: str) -> str:
-    """Return a number and its unit, which a narrow window keeps on one line."""
+    """Make the spaces in a text non-breaking, so that a narrow window keeps a number and its unit on one line."""
     return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
@@ -162,11 +162,10 @@ def failure_table(runs: Sequence[Run], failed: Sequence[FailedRun] = ()) -> str:
 
 
 def _moved(runs: Sequence[Run]) -> str:
-    """Return how many clients moved to balance the hosts, which is not a failure."""
+    """Return the share of client tasks that moved to balance the load, which is not a failure."""
     shares = [f"{run.label} {run.moved:.0%}" for run in runs if run.moved]
-    return (
-        f"<p>Clients that moved to another host to balance the load: {escape(', '.join(shares))}.</p>" if shares else ""
-    )
+    text = f"Share of client tasks moved to another host to balance the load: {', '.join(shares)}."
+    return f"<p>{escape(text)}</p>" if shares else ""
 
 
 def _html(rows: Sequence[Mapping[str, _Cell]]) -> str:

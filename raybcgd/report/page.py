@@ -65,8 +65,8 @@ _PAGE = """<!DOCTYPE html>
 _TEXTS = {
     "accuracy": (
         "Accuracy",
-        "Accuracy against rounds, and against the floats and bytes uploaded by all clients: on the test data or, if "
-        "the settings below have data.evaluate_on = validation, as in a sweep, on the validation data.",
+        "Accuracy against rounds, and against the floats and bytes uploaded by all clients. It is measured on the test "
+        "data, or on the validation data if the settings below have data.evaluate_on = validation, as in a sweep.",
     ),
     "loss": ("Loss", "Loss on the same data and axes."),
     "clients": (

@@ -24,9 +24,9 @@ Methods = Mapping[str, Sequence[Sequence[RoundRecord]]]
 """By label: the records of a method's runs, one run per seed."""
 _TITLE_COLUMNS, _SUBJECT_COLUMNS = 66, 80
 _FEW_SEEDS = 3
-"""A title claims a result only with this many seeds."""
+"""A title claims a result only with at least this many seeds."""
 _DOT, _RING, _RINGS = 6.0, 4.0, 14.0
-"""Diameter of a dot, and how much wider each ring and all rings around it are."""
+"""Diameter of a dot, how much each ring around it adds to the diameter, and how much all rings add at most."""
 
 
 def accuracy_against_upload(
@@ -42,7 +42,7 @@ def upload_figure(
 ) -> Any:
     """Return the figure. The line below the title states the conditions.
 
-    The `references` are centralised: they have no upload, and are horizontal lines.
+    The `references` are centralised: they have no upload, and are drawn as horizontal lines.
     """
     figure = new(9.6, max(4.6, 1.6 + 0.22 * len(methods)))
     axes = figure.subplots()
@@ -83,7 +83,7 @@ def upload_figure(
 def _mark_costs(
     axes: Any, costs: Mapping[str, float | None], styles: Mapping[str, Mapping[str, str]], target: float
 ) -> bool:
-    """Mark the uploads to the target with dots, equal ones as rings around each other. Return whether there are any."""
+    """Mark the uploads to the target with dots, equal ones with concentric dots. Return whether there are any."""
     low, high = axes.get_ylim()
     groups: dict[str, list[tuple[str, float]]] = {}
     for label, cost in costs.items():
@@ -142,9 +142,10 @@ def _cost(runs: Sequence[Sequence[RoundRecord]], target: float) -> float | None:
 
 
 def headline(methods: Methods, target: float, references: Collection[str] = ()) -> str:
-    """Return a title. It claims a saving only if there are several seeds, and every seed saves more than the noise.
+    """Return a title. It claims a saving only if at least `_FEW_SEEDS` seeds agree on it.
 
-    The cheapest method has to keep the target from some round to the end; the other one only has to reach it once.
+    Every seed has to save upload, and the mean saving has to exceed one standard deviation. The cheapest method has to
+    keep the target from some round to the end; its reference only has to reach it once.
     Centralised `references` have no upload to save.
     """
     claim = _claim({label: runs for label, runs in methods.items() if label not in references}, target)

@@ -14,7 +14,8 @@ from raybcgd.storage import RunFolder
 
 _POLL_SECONDS = 1.0
 _ENOUGH_ROUNDS = 20
-"""The time left is estimated after this many rounds, or those of a point: the first ones include the start of Tune."""
+"""The time left is estimated after this many rounds, or as many as the shortest point has. The first rounds
+include the start of Tune."""
 
 
 class Points:

@@ -156,7 +156,7 @@ class Watcher:
         self._display.begin(rounds)
 
     def announce(self, stage: str, detail: str = "") -> None:
-        """Show the start of a stage that takes seconds, or how far the current stage is."""
+        """Show the start of a stage that takes seconds, or the progress of the current stage."""
         if stage != self._stage:
             self._end_stage()
             self._stage, self._since = stage, monotonic()
@@ -177,7 +177,7 @@ class Watcher:
         self._screen.changed()
 
     def finished(self, records: Sequence[RoundRecord]) -> None:
-        """Show that a run was finished before."""
+        """Show that a run had already finished."""
         self._end_stage()
         for record in records[-1:]:
             self._line(record).show(self._bar)

@@ -130,7 +130,7 @@ class Method:
 
 
 class FailedRun(NamedTuple):
-    """A run of a comparison that failed."""
+    """A failed run of a comparison."""
 
     label: str
     method: str
@@ -139,7 +139,7 @@ class FailedRun(NamedTuple):
 
 
 def failed_runs(paths: Sequence[Path]) -> list[FailedRun]:
-    """Return the runs of comparisons that failed. Their folders have no summary, and possibly no rounds."""
+    """Return the failed runs of comparisons. Their folders have no summary, and possibly no rounds."""
     found: list[FailedRun] = []
     for path in paths:
         folder = path.parent if RunFolder(path).config.exists() else path
@@ -200,7 +200,7 @@ def run_folders(path: Path) -> list[Path]:
     found = sorted(file.parent for file in path.glob("*/config.toml"))
     if not found:
         raise ConfigError(f"{path} contains no run (no config.toml); pass the folder of a run or of a comparison")
-    # A run of a comparison that failed in its first round has nothing to show.
+    # A run that failed in its first round has nothing to show.
     found = [folder for folder in found if RoundLog(RunFolder(folder).rounds).content()] or found
     order = [path / slug(name) for name in _methods(path)]
     return [*(folder for folder in order if folder in found), *(folder for folder in found if folder not in order)]
@@ -225,7 +225,7 @@ def _read(folder: RunFolder) -> Run:
 
 
 def _state(folder: RunFolder, config: Config, rounds: int) -> State:
-    """Return whether a run has finished. A summary of fewer rounds is from before it was resumed."""
+    """Return the state of a run. If it is running, a summary in its folder is from before it was resumed."""
     if rounds >= config.rounds:
         return "finished"
     if in_use(folder.path):
@@ -253,7 +253,7 @@ class _ForeignPartition(Partitioner):
 
 
 def _readable_config(tables: Mapping[str, Any]) -> Config:
-    """Return what a report needs of a config, without importing code that the config names."""
+    """Return the parts of a config that a report needs, without importing code that the config names."""
     kept = {name: value for name, value in tables.items() if name not in ("algorithm", "wire", "compare", "analysis")}
     data = kept.get("data")
     partition = data.get("partition") if isinstance(data, dict) else None

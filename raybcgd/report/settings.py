@@ -11,4 +11,4 @@ class TrackConfig(Section):
     mlflow: str | None = None
     """Address of an MLflow server or store, such as http://127.0.0.1:5000. Needs raybcgd[mlflow]."""
     wandb: str | None = None
-    """Project of Weights & Biases. Needs raybcgd[wandb]; set WANDB_MODE=offline to upload later."""
+    """Name of a Weights & Biases project. Needs raybcgd[wandb]; set WANDB_MODE=offline to upload later."""

@@ -17,15 +17,15 @@ NewFigure = Callable[[float, float], Any]
 Curve = tuple[Sequence[float], Sequence[float | None]]
 """The x and y values of one run."""
 
-# The palette of Okabe and Ito, which colour-blind readers can tell apart, and then most of Tol's muted one. Dashes and
-# hatches also tell runs apart.
+# Okabe and Ito's palette, whose colours colour-blind readers can tell apart, then most of Tol's muted palette. Dashes
+# and hatches also distinguish runs.
 _COLOURS = [
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
     *("#882255", "#999933", "#44AA99", "#332288", "#661100", "#AA4499", "#DDCC77"),
 ]
 _DASHES = ["-", "--", "-.", ":"]
 _DASH_OF = [0, 1, 2, 3, 0, 1, 2, 3, 3, 0, 1, 0, 2, 2]
-"""The dashes of each colour. Similar colours, also to colour-blind readers, have different ones."""
+"""Index into `_DASHES` for each colour. Colours that look similar, also to colour-blind readers, differ in dashes."""
 _FIXED = ("FedAvg", "FedAvgM", "FedBCGD", "FedBCGD+", "SCAFFOLD", "FedProx", "FedAdam", "FedDC", "FedPVR")
 """Methods that look the same in every figure of every report."""
 _LONGEST_LABEL = 36
@@ -107,7 +107,7 @@ def draw_curve(axes: Any, curves: Sequence[Curve], label: str, style: Mapping[st
 
 
 def heat_map(axes: Any, table: Any, **options: Any) -> Any:
-    """Draw a table as a heat map, with its first row at the bottom. NaN is hatched, unlike any colour."""
+    """Draw a table as a heat map, with its first row at the bottom. NaN is hatched instead of coloured."""
     axes.grid(visible=False)
     axes.patch.set(facecolor="white", edgecolor="#999999", hatch="////")
     return axes.imshow(table, aspect="auto", origin="lower", interpolation="nearest", cmap="cividis", **options)
@@ -171,7 +171,7 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def plain_number(value: float, _: object = None) -> str:
-    """Return a number without an exponent where that is short."""
+    """Return a number with three significant digits."""
     return f"{value:.3g}"
 
 

@@ -36,8 +36,8 @@ def conditions(
 
 _DROPPED_FIRST = ("s/round", "best", "d/round", "d total")
 _SHORTEST_NAME = 10
-"""Columns for the names of methods, however narrow the terminal is."""
-MEDIAN = "Time per round is the median, without one-off costs such as imports in the first round."
+"""Minimum width of the column of methods, however narrow the terminal is."""
+MEDIAN = "Time per round is the median, which one-off costs such as imports in the first round hardly affect."
 
 
 def comparison_table(lines: Sequence[Standing], target: float, width: int = 120) -> Table:
@@ -68,7 +68,7 @@ def comparison_table(lines: Sequence[Standing], target: float, width: int = 120)
 
 
 def comparison_markdown(lines: Sequence[Standing], target: float, details: bool = True) -> str:
-    """Return a comparison as a Markdown table, with the final accuracies, all volumes and the hyper-parameters."""
+    """Return a comparison as a Markdown table, with `details` also final accuracies, upload totals and settings."""
     rows = _rows(lines, target, details)
     texts = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
     below = " ".join([MEDIAN, *notes(lines, target)])  # a line that starts with a star would be a list

@@ -165,7 +165,7 @@ class Trackers:
             self._queue.put(record)
 
     def end(self, finished: bool) -> None:
-        """Wait until all trackers have everything."""
+        """Wait, for a limited time, until all trackers have caught up."""
         if self._makers:
             self._queue.put(finished)
             began, limit = time.monotonic(), _END_SECONDS if finished else _STOP_SECONDS

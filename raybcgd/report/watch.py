@@ -65,7 +65,7 @@ class LivePage:
 
 
 def live_server(page: LivePage, port: int, seconds: int) -> ThreadingHTTPServer:
-    """Return a server of the page on loopback. Browsers reload the page after `seconds`."""
+    """Return a server for the page, on loopback only. Browsers reload the page after `seconds`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

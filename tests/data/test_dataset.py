@@ -170,4 +170,4 @@ def test_labels_that_do_not_start_at_0_need_classes(caplog: pytest.LogCaptureFix
     assert Dataset.from_tensors(**arrays(**labels, classes=5)).classes == 5
     assert not caplog.text
     assert Dataset.from_tensors(**arrays(train_targets=np.arange(12) % 3 * 2)).classes == 5
-    assert "no sample has label 3 of 0 .. 4; if these are gaps, number the labels without them" in caplog.text
+    assert "labels run from 0 to 4, but no sample has label 3; if this is not intended" in caplog.text

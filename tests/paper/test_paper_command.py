@@ -78,7 +78,7 @@ def test_a_run_prints_ours_beside_theirs_and_is_cached(tmp_path: Path, monkeypat
     assert f"| FedBCGD | 55.7 ± 0.4 (77 d) | {ours['accuracy']:.1f} (" in result.stdout
     assert f"FedBCGD & 55.7 $\\pm$ 0.4 (77 d) & {ours['accuracy']:.1f} (" in result.stdout
     assert "engine=local" in written["changes"]
-    assert "Ours with other settings: engine=local, " in result.stdout
+    assert "Our runs use other settings: engine=local, " in result.stdout
     assert (tmp_path / "fedbcgd" / "table2-lenet5.md").read_text() in result.stdout
     assert (tmp_path / "fedbcgd" / "table2-lenet5.tex").read_text() in result.stdout
     assert len(list((tmp_path / "runs").iterdir())) == 2
