@@ -72,8 +72,8 @@ class StorageValues(Section):
     """Address for checkpoints and client states, such as s3://my-bucket/raybcgd. Default: the run folder, which only
     works on Kubernetes."""
     volume: bool = True
-    """Whether all pods share a volume at /shared. false, which needs `bucket`: for a cluster without ReadWriteMany. Run
-    folders are then lost with the head's pod; to get one back, resume the run anywhere with the same
+    """Whether all pods share a volume at /shared. Set it to false, and set `bucket`, on a cluster without
+    ReadWriteMany. Run folders are then lost with the head's pod; to get one back, resume the run anywhere with the same
     `checkpoint.address`. Only on Kubernetes."""
     claim: Name = "raybcgd"
     """Name of the ReadWriteMany volume claim. Only on Kubernetes."""
@@ -93,7 +93,7 @@ class MonitoringValues(Section):
     release: str = "kube-prometheus-stack"
     """Helm release of kube-prometheus-stack. By default, it selects only objects with this `release` label."""
     alert_secret: Name | None = "raybcgd-alerts"
-    """Secret with the key `url`, a webhook for alerts from Alertmanager. Not set: alerts appear only in Grafana."""
+    """Secret with the key `url`, a webhook for alerts from Alertmanager. Create it first."""
 
 
 class RedisValues(Section):
