@@ -2,7 +2,8 @@
 
     python -m benchmarks --cifar10 FOLDER --fashion-mnist FOLDER [--quick] [--only PART ...]
 
-Parts and workloads that are not run keep their previous results, unless those are from a quick run.
+Parts and workloads that are not run keep their previous results, except that a full run discards the results of a
+quick run, and a quick run those of a full run.
 """
 
 import argparse

@@ -185,7 +185,7 @@ def memory_bytes(pids: Sequence[int]) -> int:
 
 
 class PeakMemory:
-    """The largest memory of some processes while the block runs."""
+    """The peak memory of some processes during a `with` block."""
 
     def __init__(self, pids: Sequence[int]) -> None:
         self._pids, self._done = pids, threading.Event()

@@ -8,8 +8,8 @@ Columns named *paper* show the published numbers.
 
 The papers train for days on GPUs. These runs use one core of a small machine, so they are much shorter,
 and most use a smaller model or other data. Do not compare accuracies with the published ones: compare our numbers with
-each other, within a table. The cuts are the same for every method, except that the QSGD rows stop at a smaller upload.
-[How the runs were made](#how-the-runs-were-made) lists the cuts, the tuning and the metrics.
+each other, within a table. The reductions are the same for every method, except that the QSGD rows stop at a smaller
+upload. [How the runs were made](#how-the-runs-were-made) lists the reductions, the tuning and the metrics.
 """
 
 ORDER = (
@@ -65,7 +65,7 @@ and with the running mean, the factor for floats is missed at Dirichlet 0.1. Two
 
 QSGD+FedBCGD and QSGD+FedBCGD+ stop at about an eighth of the upload of the others, to save time, so their final
 accuracies do not settle the third column of the first table. SCAFFOLD's step size was the best in 20 rounds of tuning,
-but training became unstable after round 30 with one of the seeds. Other cuts: 100 images per client, 40 d, no
+but training became unstable after round 30 with one of the seeds. Other reductions: 100 images per client, 40 d, no
 augmentation.
 """,
 }
@@ -128,8 +128,8 @@ FedAvg on data whose labels change in cycles, FedAvg on the same data shuffled, 
 
 HOW = """## How the runs were made
 
-**Cuts.** On Fashion-MNIST: 100 images per client, and an upload of 20 d, where d is the model size, instead of 200 to
-1000 d; QSGD+FedBCGD and QSGD+FedBCGD+ stop at about half of that upload. The comment at the top of each file in
+**Reductions.** On Fashion-MNIST: 100 images per client, and an upload of 20 d, where d is the model size, instead of
+200 or 1000 d; QSGD+FedBCGD and QSGD+FedBCGD+ stop at about half of that upload. The comment at the top of each file in
 `results/configs/` lists everything. The available machine time set these limits. Some were lowered after the first
 results were known: on CIFAR-10, the budget went from 50 to 40 d, the tuning from 30 to 20 rounds, the QSGD rows from
 200 to 80 rounds. By then, FedAvg and FedAvgM had run, but no block method. Figure 8 was tuned with 20, then 30, then 20

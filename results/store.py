@@ -56,7 +56,7 @@ class Store:
 
 
 def best(runs: Iterable[Entry]) -> Entry | None:
-    """Return the tuning run with the best validation score. Of equal ones, the first."""
+    """Return the tuning run with the best validation score. On a tie, the first one."""
     scored = [run for run in runs if run["score"] is not None]
     return max(scored, key=lambda run: run["score"], default=None)
 

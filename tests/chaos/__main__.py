@@ -42,7 +42,7 @@ def product() -> str:
 
 
 def run_trials(first: int, count: int, seed: int, results: Path, minutes: float = math.inf) -> list[str]:
-    """Run trials and return their faults. Skip those in the results file; start none after some minutes."""
+    """Run trials and return their faults. Skip those in the results file; start none after `minutes`."""
     deadline = time.monotonic() + 60 * minutes
     expected, mounts = reference(), may_mount()
     print(f"seed {seed}; {'with' if mounts else 'without'} full disks (these need root); SHA-256 {expected[:16]}")
@@ -68,7 +68,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=TRIALS)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--results", type=Path, default=Path("chaos.jsonl"), help="file to which results are appended")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="start no trial after so many minutes")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="start no trial after this many minutes")
     options = parser.parse_args()
     faults = run_trials(options.first, options.count, options.seed, options.results, options.minutes)
     print(recovery_table(read_results(options.results)))

@@ -1,4 +1,4 @@
-"""The processes of a trial: found by a mark in their environment, like a user's `ps` from outside."""
+"""The processes of a trial: found from outside, as with `ps`, by a mark in their environment."""
 
 import time
 from pathlib import Path
@@ -28,7 +28,7 @@ def named(mark: str, name: str) -> list[int]:
 
 
 def left_after(mark: str, seconds: float) -> list[str]:
-    """Return the command lines of the processes with a mark that do not end within some seconds."""
+    """Return the command lines of the processes with a mark that are still alive after `seconds`."""
     deadline = time.monotonic() + seconds
     while (found := marked(mark)) and time.monotonic() < deadline:
         time.sleep(0.2)

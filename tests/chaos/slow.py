@@ -21,7 +21,7 @@ class Slow(nn.Sequential):
             time.sleep(STEP_SECONDS)
             with contextlib.suppress(OSError):
                 os.unlink(os.environ.get(HANG, ""))
-                ctypes.PyDLL(None).sleep(100_000)  # with Python's lock, as a client that is stuck in C code
+                ctypes.PyDLL(None).sleep(100_000)  # holds the GIL, like a client that is stuck in C code
         output: Tensor = super().forward(input)
         return output
 

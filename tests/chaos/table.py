@@ -22,7 +22,7 @@ def recovery_table(trials: Sequence[dict[str, Any]]) -> str:
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
-    """Return the trials in a results file, in order. A trial that was repeated counts once, as the last one."""
+    """Return the trials in a results file, in order. Of a repeated trial, only the last result counts."""
     lines = path.read_text().splitlines() if path.exists() else []
     found = {trial["trial"]: trial for trial in map(json.loads, lines)}
     return [found[number] for number in sorted(found)]

@@ -1,4 +1,4 @@
-"""One chaos trial: a run from the command line, disturbed from outside, resumed when its driver ended, and checked."""
+"""One chaos trial: a run from the command line, disturbed from outside, resumed if its driver ends, and checked."""
 
 import contextlib
 import json
@@ -53,7 +53,7 @@ class Event:
     at: float | None = None
     """When it happened. None: the run ended first."""
     recovered_at: float | None = None
-    """End of the longest pause between committed rounds, among those between this event and the next."""
+    """End of the longest pause between committed rounds, from this event to the next."""
     phase: str = "training"
     exit_code: int | None = None
     """The exit code of the driver, if the event ended it."""
@@ -258,7 +258,7 @@ class Trial:
 
 
 def _go_on(pid: int, mark: str) -> None:
-    """Continue a stopped process, unless it has ended and its id belongs to another one."""
+    """Continue a stopped process, unless it has ended and its ID now belongs to another process."""
     with contextlib.suppress(ProcessLookupError):
         if pid in marked(mark):
             os.kill(pid, signal.SIGCONT)

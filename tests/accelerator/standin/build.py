@@ -63,7 +63,7 @@ def _path() -> str:
 
 
 def _build(folder: Path) -> None:
-    """Build in another process and in a temporary folder, so that no process loads half a library."""
+    """Build in another process and in a temporary folder, so that no process loads a partly written library."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / "standin.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -47,7 +47,7 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 
 def poison(value: bool = True) -> None:
-    """Let every call fail, as CUDA does after a device-side assert. An index out of bounds does this too."""
+    """Make every call fail, as CUDA does after a device-side assert. An index out of bounds does this too."""
     backend.poison(value)
 
 

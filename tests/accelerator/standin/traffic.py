@@ -41,7 +41,7 @@ class Copies:
         self._before, self._after = _counts(), None
 
     def stop(self) -> None:
-        """Count no more copies."""
+        """Stop counting."""
         self._after = _counts()
 
     @property
@@ -65,7 +65,7 @@ class Copies:
 
 @contextmanager
 def counting() -> Iterator[Copies]:
-    """Count the copies of the block, in all threads of this process."""
+    """Count the copies during a `with` block, in all threads of this process."""
     copies = Copies()
     try:
         yield copies
