@@ -6,6 +6,8 @@ BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 # Marks a complete installation.
 READY  := $(VENV)/.installed
+# The files with tests that start Ray. pytest would take seconds to collect all the others in every process.
+RAY_TESTS = $(shell grep -rlE 'mark\.ray\b' tests --include='*.py')
 # The simulators that `make bench` compares with.
 PEERS  := .bench-venv
 OUT    ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
@@ -26,7 +28,7 @@ demo: $(READY)  ## Compare FedAvg, FedAvgM, FedBCGD and FedBCGD+ on the built-in
 	$(BIN)/raybcgd compare jobs/configs/demo.toml --out $(OUT)
 
 test: fast ray  ## Run all tests except the slow ones.
-	$(PYTEST) -m "alone and not slow"
+	$(PYTEST) -m "alone and not slow" $(RAY_TESTS)
 	$(MAKE) --no-print-directory test-device
 
 test-all: fast ray  ## Run all tests.
@@ -50,7 +52,7 @@ fast: $(READY)  ## Run the tests without Ray, two at a time.
 	OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist worksteal -m "not slow and not ray and not device"
 
 ray: $(READY)  ## Run the tests with Ray, three at a time: they wait half of the time. Tests that share a cluster run in one process.
-	OMP_NUM_THREADS=1 $(PYTEST) -n 3 --dist loadfile -m "ray and not slow and not alone"
+	OMP_NUM_THREADS=1 $(PYTEST) -n 3 --dist loadfile -m "ray and not slow and not alone" $(RAY_TESTS)
 
 format: $(READY)  ## Format the code.
 	$(BIN)/ruff check --fix .

@@ -155,8 +155,15 @@ def test_ctrl_c_stops_a_run_on_ray_and_its_processes(config: Path, out: Path, wh
 
 
 @linux
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.ray)])
+@pytest.mark.parametrize(
+    ("engine", "number"),
+    [
+        ("local", signal.SIGTERM),
+        ("local", signal.SIGHUP),
+        pytest.param("ray", signal.SIGTERM, marks=pytest.mark.ray),
+        pytest.param("ray", signal.SIGHUP, marks=[pytest.mark.ray, pytest.mark.slow]),
+    ],
+)
 def test_sigterm_and_sighup_end_a_run_with_one_line(
     config: Path, out: Path, engine: str, number: signal.Signals
 ) -> None:

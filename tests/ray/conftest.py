@@ -32,9 +32,12 @@ def start_cluster(*nodes: dict[str, Any]) -> Cluster:
     """Start a head and more nodes with these resources, and join them as the driver."""
     SHARED.stop()  # a process can be in one cluster only
     head = {"include_dashboard": False, "dashboard_port": free_port(), **nodes[0]}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    for node in nodes[1:]:
-        cluster.add_node(**node)
+    # Ray would start a worker per CPU of the head in advance, more than most tests use.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_prestart_worker_first_driver", "0")
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        for node in nodes[1:]:
+            cluster.add_node(**node)
     ray.init(address=cluster.address, log_to_driver=False)
     cluster.wait_for_nodes()
     return cluster

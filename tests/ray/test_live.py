@@ -60,7 +60,7 @@ def test_hosts_are_live_in_every_phase(cluster: Cluster, out: Path, tmp_path: Pa
     config = small(
         **TABLES,
         engine="ray",
-        hosts={"max_count": 4, "max_retries": 20, "start_timeout_seconds": 150},
+        hosts={"max_count": 2, "max_retries": 20, "start_timeout_seconds": 150},
         metrics={"discovery": str(discovery)},
     )
 
@@ -71,27 +71,27 @@ def test_hosts_are_live_in_every_phase(cluster: Cluster, out: Path, tmp_path: Pa
     with ThreadPoolExecutor(1) as executor:
         display = Display(Console(file=shown, width=200))
         future = executor.submit(run, config, module=Slow(), out=out, progress=display)
-        seconds_until(sees(0, 4, 0), 150)
-        seconds_until(lambda: "starting the hosts: 0 of 4 hosts up, waiting for a node" in shown.getvalue(), 20)
-        nodes = [cluster.add_node(num_cpus=2) for _ in range(2)]
-        seconds_until(sees(4, 0, 0), 150)
+        seconds_until(sees(0, 2, 0), 150)
+        seconds_until(lambda: "starting the hosts: 0 of 2 hosts up, waiting for a node" in shown.getvalue(), 20)
+        nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+        seconds_until(sees(2, 0, 0), 150)
         seconds_until(lambda: "round 2/60" in shown.getvalue(), 60)
         names = sorted(actor["name"] for actor in list_named_actors(all_namespaces=True))
         for node in nodes:
             cluster.remove_node(node, allow_graceful=False)
-        noticed = seconds_until(sees(0, 4, 4), SOON)
-        seconds_until(lambda: "waiting for hosts: 0 of 4 hosts up, waiting for a node" in shown.getvalue(), 20)
+        noticed = seconds_until(sees(0, 2, 2), SOON)
+        seconds_until(lambda: "waiting for hosts: 0 of 2 hosts up, waiting for a node" in shown.getvalue(), 20)
         for _ in range(2):
-            cluster.add_node(num_cpus=2)
-        seconds_until(sees(4, 0, 4), 150)
+            cluster.add_node(num_cpus=1)
+        seconds_until(sees(2, 0, 2), 150)
         result = future.result()
     print(f"the metrics showed the loss of both nodes after {noticed:.1f} s")
     assert result.summary["sha256"] == expected
-    assert sum(record.hosts.restarted for record in result.records) == 4
+    assert sum(record.hosts.restarted for record in result.records) == 2
     assert "with room for 1 CPU and 0.5 GiB of memory" in shown.getvalue()
     name = f"raybcgd-{out.parent.name}-{out.name}"
     coordinator, *actors = names
     assert coordinator.startswith(name)
     assert coordinator.endswith("-coordinator")
-    assert [actor.rpartition("-host-")[2] for actor in actors] == [f"{slot}-cpu-{slot}" for slot in range(4)]
+    assert [actor.rpartition("-host-")[2] for actor in actors] == [f"{slot}-cpu-{slot}" for slot in range(2)]
     assert ray.experimental.internal_kv._internal_kv_list("raybcgd-") == [], "nothing is left in the control store"

@@ -54,7 +54,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(run(small(**TABLES), out=tmp_path_factory.mktemp("local") / "run").summary["sha256"])
 
 
-@pytest.mark.parametrize("name", ["gcs_server", "raylet"])
+@pytest.mark.parametrize("name", ["gcs_server", pytest.param("raylet", marks=pytest.mark.slow)])
 def test_a_run_goes_on_after_the_death_of_a_vital_process(name: str, expected: str, out: Path, tmp_path: Path) -> None:
     mark = f"raybcgd-test-{time.time_ns()}"
     config = tmp_path / "small.toml"

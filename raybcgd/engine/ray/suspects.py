@@ -37,5 +37,5 @@ class Suspects:
         if (times := self._times_alone[client]) < self._limit:
             return None
         self.tasks = [task for task in self.tasks if task.client != client]
-        cause = f"its process died {times} times ({last_line(error)})"
+        cause = f"its process died {'once' if times == 1 else f'{times} times'} ({last_line(error)})"
         return Outcome(client, None, FRESH, 0.0, math.nan, error=cause)
