@@ -1,5 +1,6 @@
 """A client host: holds the data and states of its clients, trains them, and evaluates models."""
 
+import gc
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -219,6 +220,7 @@ class ClientHost:
     def _free_device(self) -> bool:
         """Free cached memory on the device. Return whether client states were freed."""
         held = self._device_states.clear()
+        gc.collect()  # copied modules leave reference cycles, which can hold tensors
         torch.accelerator.empty_cache()
         return held
 
