@@ -81,7 +81,7 @@ def _redis(values: Values, kubernetes: KubernetesValues) -> list[Object]:
         "image": _REDIS_IMAGE,
         "command": ["sh", "-c", 'exec redis-server --appendonly yes --dir /data --requirepass "$REDIS_PASSWORD"'],
         "env": [{"name": "REDIS_PASSWORD", "valueFrom": password}],
-        "ports": [{"name": "redis", "containerPort": 6379}],
+        "ports": [{"name": "redis", "containerPort": PORTS["redis"]}],
         "resources": resources("250m", "512Mi"),
         "securityContext": restricted(),
         "volumeMounts": [{"name": "data", "mountPath": "/data"}],
@@ -103,8 +103,8 @@ def _redis(values: Values, kubernetes: KubernetesValues) -> list[Object]:
         "template": {"metadata": {"labels": labels}, "spec": pod},
         "volumeClaimTemplates": [disk],
     }
-    service = {"selector": labels, "ports": [{"name": "redis", "port": 6379}]}
-    ingress = [{"from": [{"podSelector": {"matchLabels": {LABEL: values.name}}}], "ports": [_port("gcs")]}]
+    service = {"selector": labels, "ports": [{"name": "redis", "port": PORTS["redis"]}]}
+    ingress = [{"from": [{"podSelector": {"matchLabels": {LABEL: values.name}}}], "ports": [_port("redis")]}]
     policy = {"podSelector": {"matchLabels": labels}, "policyTypes": ["Ingress"], "ingress": ingress}
     return [
         _object("apps/v1", "StatefulSet", name, labels, spec=stateful),

@@ -15,6 +15,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from raybcgd.cli import app
+from raybcgd.cluster.pods import PORTS
 from raybcgd.cluster.render import read_values, render
 from raybcgd.cluster.settings import JobValues
 from raybcgd.cluster.versions import KUBERAY_VERSION
@@ -167,6 +168,15 @@ def test_redis_keeps_the_control_store_on_premises() -> None:
     secret = options["redisPassword"]["valueFrom"]["secretKeyRef"]
     assert template["spec"]["containers"][0]["env"][0]["valueFrom"]["secretKeyRef"] == secret
     assert "gcsFaultToleranceOptions" not in cluster_spec("aws-spot")
+
+
+def test_only_the_port_of_redis_is_admitted_to_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control store of Ray has the same port by default."""
+    monkeypatch.setitem(PORTS, "gcs", 7000)
+    values = CLUSTER / "kubernetes/on-premises.toml"
+    _, service, policy = yaml.safe_load_all(render(read_values(values), values.name)["redis.yaml"])
+    (ingress,) = policy["spec"]["ingress"]
+    assert [one["port"] for one in ingress["ports"]] == [one["port"] for one in service["spec"]["ports"]] == [6379]
 
 
 def test_a_job_has_the_cluster_of_its_profile_and_a_checked_config() -> None:
