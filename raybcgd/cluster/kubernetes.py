@@ -26,10 +26,7 @@ def kubernetes_objects(values: Values, kubernetes: KubernetesValues) -> dict[str
         made["redis.yaml"] = _redis(values, kubernetes)
     if kubernetes.job is not None:
         made["job/rayjob.yaml"] = _job(values, kubernetes.job, pods)
-    if values.monitoring is not None:
-        made |= {
-            f"monitoring/{name}": objects for name, objects in monitoring_objects(values.monitoring, values).items()
-        }
+    made |= {f"monitoring/{name}": objects for name, objects in monitoring_objects(values.monitoring, values).items()}
     if kubernetes.namespace is not None:
         for objects in made.values():
             for one in objects:
@@ -45,12 +42,12 @@ def _network_policy(values: Values, pods: Pods) -> Object:
     """Admit the cluster's own pods, the KubeRay operator and, for metrics, Prometheus. Deny everything else."""
     own = {"podSelector": {"matchLabels": pods.labels}}
     operator = {"namespaceSelector": {}, "podSelector": {"matchLabels": {LABEL: "kuberay-operator"}}}
-    ingress: list[Object] = [{"from": [own]}, {"from": [operator], "ports": [_port("dashboard")]}]
-    if values.monitoring is not None:
-        prometheus = {
-            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": values.monitoring.namespace}}
-        }
-        ingress.append({"from": [prometheus], "ports": [_port(name) for name in METRICS_PORTS]})
+    prometheus = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": values.monitoring.namespace}}}
+    ingress = [
+        {"from": [own]},
+        {"from": [operator], "ports": [_port("dashboard")]},
+        {"from": [prometheus], "ports": [_port(name) for name in METRICS_PORTS]},
+    ]
     spec = {**own, "policyTypes": ["Ingress"], "ingress": ingress}
     return _object("networking.k8s.io/v1", "NetworkPolicy", values.name, pods.labels, spec=spec)
 
