@@ -2,8 +2,8 @@
 
     python -m benchmarks --cifar10 FOLDER --fashion-mnist FOLDER [--quick] [--only PART ...]
 
-Parts and workloads that are not run keep their previous results, except that a full run discards the results of a
-quick run, and a quick run those of a full run.
+Parts and workloads that are not run keep their previous results. A quick run writes to a temporary folder instead, and
+prints its path.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import subprocess
+import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -82,9 +83,9 @@ def main() -> None:
     peers = None if options.no_peers else Path(options.peers).absolute()
     if peers is not None and not peers.exists():
         raise SystemExit(f"{peers} does not exist; run `make bench`, or pass --no-peers")
-    results: dict[str, Any] = json.loads(report.DATA.read_text()) if report.DATA.exists() else {}
-    if results.get("meta", {}).get("quick") != options.quick:
-        results = {}
+    folder = Path(tempfile.mkdtemp(prefix="raybcgd-bench-")) if options.quick else report.DATA.parent
+    earlier = folder / report.DATA.name
+    results: dict[str, Any] = json.loads(earlier.read_text()) if earlier.exists() else {}
     results["meta"] = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "cores": os.cpu_count(),
@@ -98,23 +99,23 @@ def main() -> None:
         results.setdefault("rounds", {})
         for workload, schedule in workloads(options):
             results["rounds"][workload.name] = rounds.measure(workload, schedule, peers, console)
-            report.write(results)
+            report.write(results, folder)
     if "scaling" in options.only:
         for name, curve in scaling.measure(options.quick):
             results.setdefault("scaling", {})[name] = curve
             console.print(f"scaling: {name} done")
-            report.write(results)
+            report.write(results, folder)
     if "aggregation" in options.only:
         results.setdefault("scaling", {})["hosts"] = simulated.coordinator(options.quick)._asdict()
         results["aggregation"] = simulated.large_model(options.quick)
-        report.write(results)
+        report.write(results, folder)
     if "costs" in options.only:
         results["costs"] = scale.measure(options.quick)
-        report.write(results)
+        report.write(results, folder)
     if "overheads" in options.only:
         results["overheads"] = overheads.measure(options.quick)
-    report.write(results)
-    console.print(f"results: {report.PAGE}")
+    report.write(results, folder)
+    console.print(f"results: {folder / report.PAGE.name}", soft_wrap=True)
 
 
 if __name__ == "__main__":

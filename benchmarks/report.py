@@ -2,7 +2,7 @@
 
 import ast
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -189,8 +189,7 @@ def page(results: Results) -> str:
         *(["**A quick run, with few rounds: it checks that the benchmark works.**", ""] if meta["quick"] else []),
         f"{meta['date']}; {meta['cores']} cores, {meta['cpu']}; {meta['versions']}.",
         "",
-        "![Round times and scaling curves](results.png)",
-        "",
+        *_image(results),
         "## Targets",
         "",
         *_targets(results),
@@ -221,35 +220,68 @@ def _plain_ticks(axis: Any) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def plot(results: Results) -> None:
-    """Draw the round times and the scaling curves."""
-    rounds, scaling = results.get("rounds", {}), results.get("scaling", {})
-    figure = Figure(figsize=(11, 7.5), layout="constrained")
-    above, below = figure.subfigures(2, 1, height_ratios=[1.2, 1])
-    for name, axes in zip(rounds, above.subplots(1, max(len(rounds), 1), squeeze=False)[0], strict=False):
-        contestants = rounds[name]["contestants"]
-        spread = np.array([_quartiles(found["seconds"]) for found in contestants.values()])
-        errors = np.stack([spread[:, 1] - spread[:, 0], spread[:, 2] - spread[:, 1]])
-        axes.errorbar(spread[:, 1], list(contestants), xerr=errors, fmt="o", capsize=4, color="#0072B2")
-        axes.invert_yaxis()
-        axes.set(xscale="log", xlabel="seconds per round (median, quartiles)", title=name)
-        axes.grid(axis="y", alpha=0.3)
-        _plain_ticks(axes.xaxis)
-    for name, axes in zip(scaling, below.subplots(1, max(len(scaling), 1), squeeze=False)[0], strict=False):
-        curve = scaling[name]
-        spread = np.array([_quartiles(point["seconds"]) for point in curve["points"]])
-        x = [point["x"] for point in curve["points"]]
-        axes.fill_between(x, spread[:, 0], spread[:, 2], alpha=0.3, color="#0072B2")
-        axes.plot(x, spread[:, 1], marker="o", color="#0072B2")
-        axes.set(xscale="log", yscale="log", xlabel=curve["x"], ylabel="seconds per round", title=name)
-        _plain_ticks(axes.yaxis)
-    figure.savefig(PLOT, dpi=130)
+def _draw_rounds(axes: Any, name: str, workload: Results) -> None:
+    contestants = workload["contestants"]
+    spread = np.array([_quartiles(found["seconds"]) for found in contestants.values()])
+    errors = np.stack([spread[:, 1] - spread[:, 0], spread[:, 2] - spread[:, 1]])
+    axes.errorbar(spread[:, 1], list(contestants), xerr=errors, fmt="o", capsize=4, color="#0072B2")
+    axes.invert_yaxis()
+    axes.set(xscale="log", xlabel="seconds per round (median, quartiles)", title=name)
+    axes.grid(axis="y", alpha=0.3)
+    _plain_ticks(axes.xaxis)
 
 
-def write(results: Results) -> None:
-    """Write the raw results, the page and the plot."""
-    DATA.write_text(json.dumps(results, indent=1) + "\n")
-    PAGE.write_text(page(results))
+def _draw_scaling(axes: Any, name: str, curve: Results) -> None:
+    spread = np.array([_quartiles(point["seconds"]) for point in curve["points"]])
+    x = [point["x"] for point in curve["points"]]
+    axes.fill_between(x, spread[:, 0], spread[:, 2], alpha=0.3, color="#0072B2")
+    axes.plot(x, spread[:, 1], marker="o", color="#0072B2")
+    axes.set(xscale="log", yscale="log", xlabel=curve["x"], ylabel="seconds per round", title=name)
+    _plain_ticks(axes.yaxis)
+
+
+class _Row(NamedTuple):
+    """A row of the plot."""
+
+    part: str
+    title: str
+    inches: float
+    draw: Callable[[Any, str, Results], None]
+
+
+_ROWS = (_Row("rounds", "round times", 4.1, _draw_rounds), _Row("scaling", "scaling curves", 3.4, _draw_scaling))
+
+
+def _measured_rows(results: Results) -> list[_Row]:
+    return [row for row in _ROWS if results.get(row.part)]
+
+
+def _image(results: Results) -> list[str]:
+    """Return the lines that show the plot, if there is one."""
+    text = " and ".join(row.title for row in _measured_rows(results))
+    return [f"![{text.capitalize()}]({PLOT.name})", ""] if text else []
+
+
+def plot(results: Results) -> Figure | None:
+    """Draw the round times and the scaling curves, as far as they were measured. Return None if neither was."""
+    rows = _measured_rows(results)
+    if not rows:
+        return None
+    heights = [row.inches for row in rows]
+    figure = Figure(figsize=(11, sum(heights)), layout="constrained")
+    parts = figure.subfigures(len(rows), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for row, part in zip(rows, parts, strict=True):
+        found = results[row.part]
+        for axes, name in zip(part.subplots(1, len(found), squeeze=False)[0], found, strict=True):
+            row.draw(axes, name, found[name])
+    return figure
+
+
+def write(results: Results, folder: Path) -> None:
+    """Write the raw results, the page and the plot to a folder. A full run also writes docs/scale.md."""
+    (folder / DATA.name).write_text(json.dumps(results, indent=1) + "\n")
+    (folder / PAGE.name).write_text(page(results))
     if "costs" in results and not results["meta"]["quick"]:
         scale.PAGE.write_text(scale.page(results["costs"]))
-    plot(results)
+    if (figure := plot(results)) is not None:
+        figure.savefig(folder / PLOT.name, dpi=130)

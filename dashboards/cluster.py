@@ -61,16 +61,26 @@ def _hosts() -> Panels:
             "none",
             Query("raybcgd_hosts_up", "{{run}} up"),
             Query("raybcgd_hosts_pending", "{{run}} pending"),
+            span=6,
         ),
         graph(
             "Failures",
-            "Hosts restarted, tasks retried and clients moved to another host, over the last 5 minutes.",
+            "Hosts restarted and tasks retried over the last 5 minutes.",
             "none",
             Query("increase(raybcgd_hosts_restarted_total[5m])", "{{run}} hosts restarted"),
             Query("increase(raybcgd_hosts_retried_tasks_total[5m])", "{{run}} tasks retried"),
-            Query("increase(raybcgd_hosts_rehomed_clients_total[5m])", "{{run}} clients moved"),
+            span=6,
         ),
-        graph("Queue", "Maximum number of waiting client tasks per round.", "none", "raybcgd_hosts_queued_tasks"),
+        graph(
+            "Queue", "Maximum number of waiting client tasks per round.", "none", "raybcgd_hosts_queued_tasks", span=6
+        ),
+        graph(
+            "Clients moved",
+            "Clients that moved to another host over the last 5 minutes, mostly to balance the load.",
+            "none",
+            "increase(raybcgd_hosts_rehomed_clients_total[5m])",
+            span=6,
+        ),
     )
 
 

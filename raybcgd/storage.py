@@ -80,20 +80,20 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 @contextlib.contextmanager
-def writing(path: str | Path, size: int) -> Iterator[None]:
-    """Turn the error of a failed write, such as that of a full disk, into one line."""
+def writing(path: str | Path, size: int | None = None) -> Iterator[None]:
+    """Turn the error of a failed write, such as that of a full disk, into one line. A folder has no `size`."""
     try:
         yield
     except OSError as error:
         reason = error.strerror or first_line(error)
         if error.errno not in _FULL:
             raise RunError(f"cannot write {path} ({reason}); correct that, then resume the run") from error
-        room = ""
-        with contextlib.suppress(OSError):
-            room = f", {shutil.disk_usage(Path(path).parent).free:,} are free"
-        raise RunError(
-            f"cannot write {path} ({reason}): {size:,} bytes are needed{room}; make room, then resume the run"
-        ) from error
+        needed = ""
+        if size is not None:
+            needed = f": {size:,} bytes are needed"
+            with contextlib.suppress(OSError):
+                needed += f", {shutil.disk_usage(Path(path).parent).free:,} are free"
+        raise RunError(f"cannot write {path} ({reason}){needed}; make room, then resume the run") from error
 
 
 class RunFolder:

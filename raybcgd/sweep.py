@@ -154,7 +154,7 @@ def _run_all(
     """Run all points on the `given` data set and partition."""
     nodes, hosts = node_resources(), configs[0].hosts
     needs = host_needs(hosts, nodes, demand(*prepare(configs[0], **given)))
-    # This raises if the cluster has no room for a single host.
+    # This raises if no node has room for a host, unless hosts.max_count says that an autoscaler can add nodes.
     host_count(hosts.model_copy(update={"count": None, "clients_per_host": None}), needs, nodes, 1, 1)
     done = _finished_points(configs, points, given, folder)
     for point in done.values():

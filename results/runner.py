@@ -118,7 +118,7 @@ class Runner:
 
 def run_key(config: Config) -> str:
     """Return the hash of the settings that are not defaults, so that a new setting does not invalidate old runs."""
-    unimportant = {"version", "engine", "hosts", "checkpoint", "metrics", "compare"}
+    unimportant = {"version", "engine", "hosts", "checkpoint", "metrics", "track", "compare"}
     settings = config.model_dump(mode="json", exclude_defaults=True, exclude=unimportant)
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -56,6 +56,15 @@ def test_runs_share_data_and_cohorts_and_write_their_files(out: Path) -> None:
     assert {path.name for path in out.iterdir() if path.is_dir()} == {"fedavg", "fedavgm", "fedbcgd", "fedbcgd_plus"}
 
 
+def test_the_target_of_a_comparison_is_that_of_its_runs() -> None:
+    for target, tables in (
+        (0.15, {"compare": {"target": 0.15}}),
+        (0.4, {"metrics": {"target": 0.4}, "compare": {}}),
+        (0.15, {"metrics": {"target": 0.4}, "compare": {"target": 0.15}}),
+    ):
+        assert {each.metrics.target for each in variant_configs(small(**tables)).values()} == {target}
+
+
 def test_variants_may_change_the_partition_and_the_data_phases() -> None:
     variants = [
         {"label": "skewed", "partition": {"rho": 0.1}},

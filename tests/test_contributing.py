@@ -275,6 +275,16 @@ def test_the_layers_in_the_documents_are_those_that_are_checked() -> None:
     assert rows == [layer for layer in checked if layer != ["__main__"]]
 
 
+def test_every_module_outside_the_ray_engine_is_checked_for_imports_of_ray() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (contract,) = [one for one in contracts if one.get("forbidden_modules") == ["ray"]]
+    package = ROOT / "raybcgd"
+    found = {path.stem for path in package.glob("*.py")} | {path.parent.name for path in package.glob("*/__init__.py")}
+    found |= {f"engine.{path.stem}" for path in (package / "engine").glob("[!_]*.py")}
+    with_ray = {"__init__", "engine", "submit", "sweep"}
+    assert {name.removeprefix("raybcgd.") for name in contract["source_modules"]} == found - with_ray
+
+
 def test_the_readme_maps_every_package() -> None:
     drawn = (ROOT / "README.md").read_text().split("## Map")[1].split("```")[1]
     packages = {path.parent.name for path in (ROOT / "raybcgd").glob("*/__init__.py")}

@@ -26,10 +26,7 @@ def kubernetes_objects(values: Values, kubernetes: KubernetesValues) -> dict[str
         made["redis.yaml"] = _redis(values, kubernetes)
     if kubernetes.job is not None:
         made["job/rayjob.yaml"] = _job(values, kubernetes.job, pods)
-    if values.monitoring is not None:
-        made |= {
-            f"monitoring/{name}": objects for name, objects in monitoring_objects(values.monitoring, values).items()
-        }
+    made |= {f"monitoring/{name}": objects for name, objects in monitoring_objects(values.monitoring, values).items()}
     if kubernetes.namespace is not None:
         for objects in made.values():
             for one in objects:
@@ -45,12 +42,12 @@ def _network_policy(values: Values, pods: Pods) -> Object:
     """Admit the cluster's own pods, the KubeRay operator and, for metrics, Prometheus. Deny everything else."""
     own = {"podSelector": {"matchLabels": pods.labels}}
     operator = {"namespaceSelector": {}, "podSelector": {"matchLabels": {LABEL: "kuberay-operator"}}}
-    ingress: list[Object] = [{"from": [own]}, {"from": [operator], "ports": [_port("dashboard")]}]
-    if values.monitoring is not None:
-        prometheus = {
-            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": values.monitoring.namespace}}
-        }
-        ingress.append({"from": [prometheus], "ports": [_port(name) for name in METRICS_PORTS]})
+    prometheus = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": values.monitoring.namespace}}}
+    ingress = [
+        {"from": [own]},
+        {"from": [operator], "ports": [_port("dashboard")]},
+        {"from": [prometheus], "ports": [_port(name) for name in METRICS_PORTS]},
+    ]
     spec = {**own, "policyTypes": ["Ingress"], "ingress": ingress}
     return _object("networking.k8s.io/v1", "NetworkPolicy", values.name, pods.labels, spec=spec)
 
@@ -81,7 +78,7 @@ def _redis(values: Values, kubernetes: KubernetesValues) -> list[Object]:
         "image": _REDIS_IMAGE,
         "command": ["sh", "-c", 'exec redis-server --appendonly yes --dir /data --requirepass "$REDIS_PASSWORD"'],
         "env": [{"name": "REDIS_PASSWORD", "valueFrom": password}],
-        "ports": [{"name": "redis", "containerPort": 6379}],
+        "ports": [{"name": "redis", "containerPort": PORTS["redis"]}],
         "resources": resources("250m", "512Mi"),
         "securityContext": restricted(),
         "volumeMounts": [{"name": "data", "mountPath": "/data"}],
@@ -103,8 +100,8 @@ def _redis(values: Values, kubernetes: KubernetesValues) -> list[Object]:
         "template": {"metadata": {"labels": labels}, "spec": pod},
         "volumeClaimTemplates": [disk],
     }
-    service = {"selector": labels, "ports": [{"name": "redis", "port": 6379}]}
-    ingress = [{"from": [{"podSelector": {"matchLabels": {LABEL: values.name}}}], "ports": [_port("gcs")]}]
+    service = {"selector": labels, "ports": [{"name": "redis", "port": PORTS["redis"]}]}
+    ingress = [{"from": [{"podSelector": {"matchLabels": {LABEL: values.name}}}], "ports": [_port("redis")]}]
     policy = {"podSelector": {"matchLabels": labels}, "policyTypes": ["Ingress"], "ingress": ingress}
     return [
         _object("apps/v1", "StatefulSet", name, labels, spec=stateful),

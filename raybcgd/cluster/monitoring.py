@@ -24,7 +24,7 @@ def monitoring_objects(monitoring: MonitoringValues, values: Values) -> dict[str
         "podmonitor-runs.yaml": one(_API, "PodMonitor", f"{values.name}-runs", spec=_runs(values)),
         "alerts.yaml": one(_API, "PrometheusRule", values.name, spec={"groups": content["groups"]}),
     }
-    if monitoring.alert_secret is not None:
+    if monitoring.alert_secret:
         spec = _receiver(monitoring.alert_secret)
         made["alertmanager.yaml"] = one("monitoring.coreos.com/v1alpha1", "AlertmanagerConfig", values.name, spec=spec)
     for name, page in content["dashboards"].items():

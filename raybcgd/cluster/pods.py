@@ -15,8 +15,9 @@ PORTS = {
     "autoscaler": 44217,
     "dash-metrics": 44227,
     "runs": 9464,
+    "redis": 6379,
 }
-"""Ports by name: Ray's own, and the one at which the sidecar serves the metrics of a pod's runs."""
+"""Ports by name: Ray's own, the one at which the sidecar serves the metrics of a pod's runs, and that of Redis."""
 DISCOVERY = "/tmp/raybcgd-discovery"
 SHARED = "/shared"
 JOB_CONFIG = "/etc/raybcgd"
@@ -78,7 +79,7 @@ class Pods:
         if self._kubernetes.redis is not None:
             redis = self._kubernetes.redis
             password = {"valueFrom": {"secretKeyRef": {"name": redis.secret, "key": "password"}}}
-            address = redis.address or f"{values.name}-redis:6379"
+            address = redis.address or f"{values.name}-redis:{PORTS['redis']}"
             spec["gcsFaultToleranceOptions"] = {"redisAddress": address, "redisPassword": password}
         spec["headGroupSpec"] = {
             "serviceType": "ClusterIP",

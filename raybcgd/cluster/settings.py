@@ -92,8 +92,9 @@ class MonitoringValues(Section):
     """Namespace of Prometheus. The network policy admits it to the metrics ports."""
     release: str = "kube-prometheus-stack"
     """Helm release of kube-prometheus-stack. By default, it selects only objects with this `release` label."""
-    alert_secret: Name | None = "raybcgd-alerts"
-    """Secret with the key `url`, a webhook for alerts from Alertmanager. Not set: alerts appear only in Grafana."""
+    alert_secret: Annotated[str, Field(pattern=r"^([a-z]([-a-z0-9]{0,28}[a-z0-9])?)?$")] = "raybcgd-alerts"
+    """Secret with the key `url`, a webhook for alerts from Alertmanager. "": no webhook; alerts appear only in
+    Grafana."""
 
 
 class RedisValues(Section):
@@ -195,7 +196,7 @@ class Values(Section):
     workers: WorkerValues = WorkerValues()
     hosts: HostValues = HostValues()
     storage: StorageValues = StorageValues()
-    monitoring: MonitoringValues | None = MonitoringValues()
+    monitoring: MonitoringValues = MonitoringValues()
     kubernetes: KubernetesValues | None = None
     aws: AwsValues | None = None
     gcp: GcpValues | None = None
@@ -248,6 +249,17 @@ class Values(Section):
             raise ConfigError("storage.bucket is not set: nodes of `ray up` share no disk; set it to s3://… or gs://…")
         if not self.storage.volume and self.storage.bucket is None:
             raise ConfigError("storage.volume = false needs storage.bucket, where checkpoints are stored; set it")
+        return self
+
+    @model_validator(mode="after")
+    def _bucket_of_the_same_cloud(self) -> "Values":
+        """Refuse a bucket for which the nodes of `ray up` have no credentials."""
+        bucket = self.storage.bucket or ""
+        for cloud, scheme in (("aws", "s3://"), ("gcp", "gs://")):
+            if getattr(self, cloud) is not None and not bucket.startswith(scheme):
+                raise ConfigError(
+                    f'storage.bucket = "{bucket}": nodes of [{cloud}] have no access to it; use {scheme}…'
+                )
         return self
 
     @model_validator(mode="after")

@@ -21,7 +21,7 @@ def variant_configs(config: Config, algorithms: Iterable[Method] | None = None) 
 
     A method without a variant uses the settings of `[algorithm]` that apply to it. An instance keeps its own settings.
     """
-    variants = (config.compare or CompareConfig()).variants
+    variants, base = (config.compare or CompareConfig()).variants, config.with_compare_target()
     if algorithms is not None:
         variants = tuple(variant for method in algorithms for variant in _selected(method, variants))
     if not variants:
@@ -30,8 +30,7 @@ def variant_configs(config: Config, algorithms: Iterable[Method] | None = None) 
     for variant in variants:
         method = variant.algorithm.get("name", type(config.algorithm))
         with naming_variant(variant.label or ALGORITHMS.name_of(method)):
-            changed = vary(config, variant)
-        varied.append(changed.with_compare_target())
+            varied.append(vary(base, variant))
     labels = _labels([variant.label for variant in variants], [changed.algorithm for changed in varied])
     return dict(zip(labels, varied, strict=True))
 

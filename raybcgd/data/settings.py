@@ -35,10 +35,11 @@ PARTITIONS = Registry(
 )
 DEFAULT_PARTITION = "dirichlet"
 _FILES = ("parquet", "image_folder", "tiny_imagenet", *_TORCHVISION)
+_MAYBE_PARQUET = tuple(name for name in _FILES if name != "image_folder")
 _READERS = {
-    **dict.fromkeys(("root", "image_column", "label_column", "image_size", "classes"), _FILES),
+    **dict.fromkeys(("root", "image_size", "classes"), _FILES),
+    **dict.fromkeys(("image_column", "label_column", "client_column"), _MAYBE_PARQUET),
     "feature_columns": ("parquet",),
-    "client_column": tuple(name for name in _FILES if name != "image_folder"),
     "download": _TORCHVISION,
     "emnist_split": ("emnist",),
     "options": (),

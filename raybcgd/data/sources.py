@@ -114,6 +114,7 @@ def tiny_imagenet(config: DataConfig) -> Dataset:
     root = folder(config)
     if has_parquet(root):
         return parquet(config)
+    _refuse(config, "image_column", "label_column")
     return load_listing(list_tiny_imagenet(root), "tiny_imagenet", config.image_size, config.classes)
 
 
@@ -122,7 +123,18 @@ def torchvision_set(config: DataConfig) -> Dataset:
     root = folder(config)
     if has_parquet(root):
         return parquet(config)
+    _refuse(config, "image_column", "label_column", "image_size", "classes")
     return load_torchvision(str(config.source), root, config.download, config.emnist_split)
+
+
+def _refuse(config: DataConfig, *settings: str) -> None:
+    """Raise an error if a setting is set that has no effect with a source's original files."""
+    for name in settings:
+        if getattr(config, name) is not None:
+            raise ConfigError(
+                f'data.{name} has no effect with the original files of data.source = "{config.source}"; remove it, or '
+                "point data.root to Parquet files"
+            )
 
 
 def folder(config: DataConfig) -> Path:

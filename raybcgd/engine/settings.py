@@ -8,6 +8,15 @@ from raybcgd.section import Section
 
 PROCESS_MB = {"cpu": 512, "gpu": 1536}
 """Memory of a host without client states, samples and models: Python, torch, Ray, a batch, the context of a GPU."""
+_LAST_PORT = 65535
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return the host and the port of a Ray cluster, such as 10.0.0.5:6379 or ray://head:10001."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not host or not port.isdecimal() or int(port) > _LAST_PORT:
+        raise ValueError("no valid port; write it as HOST:PORT, such as 10.0.0.5:6379")
+    return host, int(port)
 
 
 class HostsConfig(Section):
@@ -65,6 +74,13 @@ class HostsConfig(Section):
     """Maximum time to wait while no host is up. Default: 300, or 1800 with `max_count`, because nodes have to start."""
     address: str | None = None
     """The Ray cluster to join. Default: RAY_ADDRESS, or a new cluster on this machine."""
+
+    @field_validator("address")
+    @classmethod
+    def _with_a_port(cls, value: str | None) -> str | None:
+        if value and value not in ("auto", "local"):
+            host_and_port(value)
+        return value
 
     @field_validator("num_gpus")
     @classmethod

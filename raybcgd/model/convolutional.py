@@ -6,6 +6,9 @@ from torch import nn
 from raybcgd.errors import ConfigError
 from raybcgd.model.initialise import xavier
 
+SMALLEST_SIDE = 4
+"""The smallest images, in pixels per side, of resnet8 and the transformers."""
+
 
 def image_shape(name: str, shape: tuple[int, ...], smallest: int) -> tuple[int, int, int]:
     """Return (channels, height, width), or raise an error if the model does not support these inputs."""
@@ -14,7 +17,8 @@ def image_shape(name: str, shape: tuple[int, ...], smallest: int) -> tuple[int, 
     channels, height, width = shape
     if min(height, width) < smallest:
         found = f"needs images of at least {smallest}x{smallest}, but the data has {height}x{width}"
-        raise ConfigError(f'model.name = "{name}" {found}; set it to mlp, resnet8 or vit_tiny')
+        others = "mlp, resnet8 or vit_tiny" if min(height, width) >= SMALLEST_SIDE else "mlp"
+        raise ConfigError(f'model.name = "{name}" {found}; set it to {others}')
     return channels, height, width
 
 

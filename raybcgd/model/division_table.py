@@ -35,11 +35,6 @@ class UploadSaving(NamedTuple):
     whole_model_bytes: int
     """Upload of all parameters, frozen or not."""
 
-    @property
-    def factor(self) -> float:
-        """Ratio of the whole model to the mean upload."""
-        return self.whole_model_bytes / self.upload_bytes
-
 
 def division_table(layout: BlockLayout, dtype: torch.dtype | str) -> list[Row]:
     """Return one row per block; the shared block, if any, is last."""

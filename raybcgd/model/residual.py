@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pydantic import PositiveInt
 from torch import nn
 
-from raybcgd.model.convolutional import image_shape
+from raybcgd.model.convolutional import SMALLEST_SIDE, image_shape
 from raybcgd.model.norm_layers import Norm, norm_layer
 from raybcgd.torchvision_ops import import_torchvision
 
@@ -24,7 +24,7 @@ def resnet8(
     input_shape: tuple[int, ...], classes: int, width: PositiveInt = 16, norm: Norm = "group", groups: PositiveInt = 2
 ) -> nn.Module:
     """ResNet-8, the smallest of the 6n + 2 CIFAR family: a stem and three stages of one block each."""
-    channels, _, _ = image_shape("resnet8", input_shape, smallest=4)
+    channels, _, _ = image_shape("resnet8", input_shape, smallest=SMALLEST_SIDE)
     make_norm = norm_layer(norm, groups)
     # The names are those of torchvision's ResNet, which always has four stages.
     layers: OrderedDict[str, nn.Module] = OrderedDict(

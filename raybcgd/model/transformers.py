@@ -7,7 +7,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from raybcgd.errors import ConfigError
-from raybcgd.model.convolutional import image_shape
+from raybcgd.model.convolutional import SMALLEST_SIDE, image_shape
 from raybcgd.model.lora import Target, add_lora
 from raybcgd.model.pretrained import load_pretrained, read_weights
 from raybcgd.torchvision_ops import import_torchvision
@@ -60,7 +60,7 @@ def vit_tiny(
 
 
 def _check_channels(name: str, input_shape: tuple[int, ...]) -> None:
-    channels, _, _ = image_shape(name, input_shape, smallest=4)
+    channels, _, _ = image_shape(name, input_shape, smallest=SMALLEST_SIDE)
     if channels not in (1, 3):
         raise ConfigError(f'model.name = "{name}" needs 1 or 3 channels, not {channels}; choose another data.source')
 

@@ -24,7 +24,7 @@ from raybcgd.record.rounds import RoundLog, RoundRecord
 from raybcgd.report.progress import Display
 from raybcgd.storage import RunFolder
 
-_IRRELEVANT = {"version", "engine", "hosts", "checkpoint", "metrics", "compare"}
+_IRRELEVANT = {"version", "engine", "hosts", "checkpoint", "metrics", "track", "compare"}
 """Settings and tables that change neither the weights nor the records of a run."""
 
 

@@ -125,7 +125,7 @@ class Checkpoints:
     def save(self, position: Position) -> None:
         """Write a checkpoint, then delete old checkpoints."""
         folder = self._folder(position.rounds)
-        with writing(folder, 0):
+        with writing(folder):
             self._filesystem.create_dir(folder, recursive=True)
         saved = position.ledger
         ledger = {"segments": saved.segments, "rows": saved.rows, "checksums": saved.checksums}

@@ -43,7 +43,7 @@ def log_round(record: RoundRecord, run: str) -> None:
         "participants": len(record.participants),
     }
     known = {name: value for name, value in numbers.items() if value is not None}
-    log.info("round %d finished", record.round, extra={**where, **known})
+    log.info("round %d finished", record.round + 1, extra={**where, **known})
 
 
 class JsonFormatter(logging.Formatter):

@@ -169,21 +169,23 @@ class Exporter:
             if self._live is not None:
                 self._export_live(self._live())
             queued = [self._waiting.popleft() for _ in range(len(self._waiting))]
-            if not queued:
-                return
-            records = [record for record, _ in queued]
-            for metric in METRICS:
-                if self._live is None or metric.name not in _LIVE:
-                    self._export(metric, [values for record in records if (values := metric.read(record)) is not None])
-            for _, checkpoint_at in queued:
-                if checkpoint_at is not None:
-                    self._child("checkpoint_timestamp_seconds").set(checkpoint_at)
-            reached = None if self._reached else reaches(records, self._target)
-            if reached is not None:
-                self._reached = True
-                self._child("target_rounds").set(reached.round + 1)
-                self._child("target_upload_d").set(reached.traffic.upload_d_total)
+            if queued:
+                self._export_rounds(queued)
             self._child("exporter_seconds_total").inc(time.perf_counter() - began)
+
+    def _export_rounds(self, queued: Sequence[tuple[RoundRecord, float | None]]) -> None:
+        records = [record for record, _ in queued]
+        for metric in METRICS:
+            if self._live is None or metric.name not in _LIVE:
+                self._export(metric, [values for record in records if (values := metric.read(record)) is not None])
+        for _, checkpoint_at in queued:
+            if checkpoint_at is not None:
+                self._child("checkpoint_timestamp_seconds").set(checkpoint_at)
+        reached = None if self._reached else reaches(records, self._target)
+        if reached is not None:
+            self._reached = True
+            self._child("target_rounds").set(reached.round + 1)
+            self._child("target_upload_d").set(reached.traffic.upload_d_total)
 
     def release(self) -> None:
         """Drop the reference to the pool, to free its device memory for the next run of this process."""

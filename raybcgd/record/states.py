@@ -143,8 +143,9 @@ class SegmentFolder:
 
     def _fault(self, client: int, ref: StateRef, what: str) -> RunError:
         return RunError(
-            f"the state of client {client} as of round {round_of(ref.segment)} is {what} at {self.path(ref.segment)}; "
-            "restore the file, or delete the newest folder in checkpoints/ and resume from the one before"
+            f"the state of client {client} as of round {round_of(ref.segment) + 1} is {what} at "
+            f"{self.path(ref.segment)}; restore the file, or delete the newest folder in checkpoints/ "
+            "and resume from the one before"
         )
 
     def footers(self, names: Iterable[str]) -> dict[str, Footer]:

@@ -134,7 +134,7 @@ class Standing(NamedTuple):
     reached: int = 0
     """How many of the finished runs reach the target accuracy."""
     round_seconds_median: float | None = None
-    """Median time of a round, which excludes one-off costs such as imports in the first round."""
+    """Median time over all rounds. One-off costs, such as imports in the first round, hardly change it."""
     pooled: bool = False
     """Whether one client holds all data: centralised training, whose uploads have no meaning."""
 

@@ -45,7 +45,7 @@ def accuracy(new: NewFigure, methods: Sequence[Method], target: float | None) ->
 def loss(new: NewFigure, methods: Sequence[Method]) -> Any | None:
     """Plot loss against rounds, uploaded floats and uploaded bytes."""
     losses = [record.quality.loss for method in methods for run in method.runs for record in run.evaluated]
-    if not any(losses):
+    if all(value is None for value in losses):
         return None
     figure = _against_all(new, methods, lambda run: [r.quality.loss for r in run.evaluated], "loss")
     if log_scale(figure.axes[0].yaxis, losses):  # the others share its y axis

@@ -171,8 +171,8 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def plain_number(value: float, _: object = None) -> str:
-    """Return a number with three significant digits."""
-    return f"{value:.3g}"
+    """Return a number with three significant digits, and one of four digits in full: 1500 instead of 1.5e+03."""
+    return f"{value:.0f}" if 999.5 <= abs(value) < 10_000 else f"{value:.3g}"
 
 
 def shortened(label: str) -> str:

@@ -15,6 +15,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from raybcgd.cli import app
+from raybcgd.cluster.pods import PORTS
 from raybcgd.cluster.render import read_values, render
 from raybcgd.cluster.settings import JobValues
 from raybcgd.cluster.versions import KUBERAY_VERSION
@@ -169,6 +170,15 @@ def test_redis_keeps_the_control_store_on_premises() -> None:
     assert "gcsFaultToleranceOptions" not in cluster_spec("aws-spot")
 
 
+def test_only_the_port_of_redis_is_admitted_to_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control store of Ray has the same port by default."""
+    monkeypatch.setitem(PORTS, "gcs", 7000)
+    values = CLUSTER / "kubernetes/on-premises.toml"
+    _, service, policy = yaml.safe_load_all(render(read_values(values), values.name)["redis.yaml"])
+    (ingress,) = policy["spec"]["ingress"]
+    assert [one["port"] for one in ingress["ports"]] == [one["port"] for one in service["spec"]["ports"]] == [6379]
+
+
 def test_a_job_has_the_cluster_of_its_profile_and_a_checked_config() -> None:
     job = objects("aws-spot")["RayJob/raybcgd-first"]["spec"]
     config = tomllib.loads(objects("aws-spot")["ConfigMap/raybcgd-first"]["data"]["config.toml"])
@@ -266,6 +276,8 @@ def changed(tmp_path: Path, shipped: str, changes: dict[str, object], job: dict[
         ("kubernetes/no-gpu", {"workers__on_demand": False}, "both false: no node could start"),
         ("kubernetes/no-gpu", {"aws": {"region": "r", "zones": ["z"]}}, "but have [kubernetes] and [aws]; use one"),
         ("ray-up/aws", {"storage__bucket": None}, "storage.bucket is not set: nodes of `ray up` share no disk"),
+        ("ray-up/aws", {"storage__bucket": "gs://b/x"}, 'storage.bucket = "gs://b/x": nodes of [aws] have no access'),
+        ("ray-up/gcp", {"storage__bucket": "s3://b/x"}, 'storage.bucket = "s3://b/x": nodes of [gcp] have no access'),
         ("kubernetes/no-gpu", {"storage__volume": False}, "storage.volume = false needs storage.bucket"),
         ("ray-up/gcp", {"gcp__project": None}, "gcp.project is not set and has no default; set it"),
         ("ray-up/gcp", {"name": "My Cluster"}, "name = 'My Cluster': string should match pattern"),
@@ -280,6 +292,15 @@ def test_wrong_values_are_refused_with_one_line(
     assert message in done.output
     assert done.output.count("\n") == 1
     assert not (tmp_path / "values").exists()
+
+
+def test_alerts_need_no_webhook(tmp_path: Path) -> None:
+    path = changed(tmp_path, "kubernetes/aws-spot", {"monitoring": {"alert_secret": ""}})
+    done = run(path)
+    assert done.exit_code == 0, done.output
+    found = {file.name for file in (path.with_suffix("") / "monitoring").iterdir()}
+    assert "alerts.yaml" in found
+    assert "alertmanager.yaml" not in found
 
 
 def test_four_hosts_fit_on_a_worker_with_16_gib(tmp_path: Path) -> None:

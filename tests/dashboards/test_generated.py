@@ -111,6 +111,12 @@ def test_every_alert_has_a_section_in_the_runbook() -> None:
         assert table in ("workers", "algorithm") or (section is not None and name in section.model_fields), name
 
 
+def test_clients_that_move_to_balance_the_load_are_no_failures() -> None:
+    lines = (ROOT / "dashboards/README.md").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith("| `raybcgd_hosts_rehomed_clients_total`")]
+    assert "Failures" not in line
+
+
 def test_memory_of_gpus_is_shown_in_the_unit_of_ray() -> None:
     panels = [panel for text in pages().values() for panel in json.loads(text)["panels"]]
     (panel,) = [p for p in panels if any("ray_node_gram_used" in t["expr"] for t in p.get("targets", ()))]

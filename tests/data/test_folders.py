@@ -127,6 +127,15 @@ def test_broken_tiny_imagenet_is_named(tmp_path: Path, pixels: Any, encode: Any)
         read("tiny_imagenet", root / "val")
 
 
+@pytest.mark.parametrize("name", ["image_column", "label_column"])
+def test_columns_of_image_files_are_refused(name: str, tmp_path: Path, pixels: Any, encode: Any) -> None:
+    with pytest.raises(ValueError, match=rf'data\.{name} has no effect with data\.source = "image_folder"; remove it'):
+        read("image_folder", tmp_path, **{name: "x"})
+    root = tiny_imagenet(tmp_path, pixels, encode)
+    with pytest.raises(ConfigError, match=rf'data\.{name} has no effect with the original .* "tiny_imagenet"; remove'):
+        read("tiny_imagenet", root, **{name: "x"})
+
+
 def test_broken_folders_are_named(image_folder: Path, tmp_path: Path, pixels: Any, encode: Any) -> None:
     def refuse(message: str, root: Path = image_folder) -> None:
         with pytest.raises(ConfigError, match=rf"data\.root: .*{message}"):

@@ -54,6 +54,18 @@ def test_emnist_splits(split: str, labels: int, first: int, classes: int, tmp_pa
     assert convex.train.targets.sum() == classes // 2
 
 
+@pytest.mark.parametrize(
+    "settings", [{"image_size": 14}, {"classes": 12}, {"image_column": "image"}, {"label_column": "label"}]
+)
+def test_settings_of_parquet_files_are_refused(settings: dict[str, Any], tmp_path: Path) -> None:
+    write_mnist(tmp_path / "MNIST/raw", np.arange(30) % 7)
+    (name,) = settings
+    with pytest.raises(
+        ConfigError, match=rf'^data\.{name} has no effect with the original files of data\.source = "mnist"; remove it'
+    ):
+        read("mnist", tmp_path, **settings)
+
+
 def test_missing_files_name_the_settings(tmp_path: Path) -> None:
     for source in ("cifar10", "cifar100", "mnist", "fashion_mnist", "emnist"):
         with pytest.raises(

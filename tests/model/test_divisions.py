@@ -134,4 +134,3 @@ def test_the_upload_saving_counts_blocks_and_frozen_parameters() -> None:
     model[0].requires_grad_(False)
     saving = upload_saving(model, divide(model, BlocksConfig(count=1)), torch.float32)
     assert (saving.frozen, saving.upload_bytes, saving.whole_model_bytes) == (20, 4 * 24, 4 * 44)
-    assert saving.factor == pytest.approx(44 / 24)

@@ -75,7 +75,7 @@ def test_a_step_changes_adapters_and_no_frozen_parameter() -> None:
     assert all(torch.equal(after[name], frozen[name]) for name in frozen)
     saving = upload_saving(model, flat.layout, "float32")
     assert saving.frozen == sum(p.numel() for p in frozen.values())
-    assert saving.factor > 10
+    assert saving.whole_model_bytes > 10 * saving.upload_bytes
 
 
 def test_adapters_can_all_be_shared() -> None:

@@ -91,6 +91,15 @@ def test_images_below_the_minimum_size_are_refused(name: str, smallest: int) -> 
         _model(name, (1, smallest - 1, smallest))
 
 
+@pytest.mark.parametrize("name", ["lenet5", "resnet18", "resnet8", "vit_tiny"])
+def test_an_error_suggests_only_models_that_support_the_images(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"; set it to mlp$"):
+        _model(name, (1, 3, 3))
+    if name in ("lenet5", "resnet18"):
+        with pytest.raises(ConfigError, match=r"; set it to mlp, resnet8 or vit_tiny$"):
+            _model(name, (1, 4, 4))
+
+
 def test_images_need_not_be_square() -> None:
     for name in ("lenet5", "cnn", "vgg11", "resnet8"):
         assert _model(name, (3, 20, 36))(torch.randn(2, 3, 20, 36)).shape == (2, 10)

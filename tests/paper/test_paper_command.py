@@ -165,7 +165,13 @@ def test_the_hash_ignores_where_a_run_runs_and_nothing_else() -> None:
 
     base = small(data={"source": "cifar10"}, model={"name": "cnn", "options": {}})
     same = cache_key(base)
-    for key, value in (("engine", "ray"), ("hosts.count", 3), ("data.root", "x"), ("metrics.port", 9000)):
+    for key, value in (
+        ("engine", "ray"),
+        ("hosts.count", 3),
+        ("data.root", "x"),
+        ("metrics.port", 9000),
+        ("track.tensorboard", True),
+    ):
         assert changed(key, value) == same, key
     for key, value in (
         ("seed", 1),

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyarrow import fs
 
 from raybcgd.errors import RunError
 from raybcgd.experiment import run
@@ -76,3 +77,13 @@ def test_the_error_says_how_much_is_needed(tmp_path: Path) -> None:
         write_atomic(tmp_path / "folder", b"abc")
     with pytest.raises(RunError, match=r"^cannot write .*folder"):
         append_line(tmp_path / "folder", b"abc\n")
+
+
+def test_a_folder_that_cannot_be_made_needs_no_number_of_bytes(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(fs.LocalFileSystem):
+        def create_dir(self, path: str, *, recursive: bool = True) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("raybcgd.record.checkpoint.open_address", lambda address: (Full(), address))
+    with pytest.raises(RunError, match=r"round-\d{6} \(No space left on device\); make room, then resume the run$"):
+        run(CONFIG, out=out)

@@ -36,6 +36,7 @@ def test_every_round_is_logged_with_its_run_and_number(lines: io.StringIO, tmp_p
     result = run(small(rounds=3), out=tmp_path / "run")
     logged = [line for line in _parsed(lines) if line["logger"] == "raybcgd.rounds"]
     assert [line["round"] for line in logged] == [0, 1, 2]
+    assert [line["message"] for line in logged] == [f"round {number} finished" for number in (1, 2, 3)]
     assert {line["run"] for line in logged} == {f"{tmp_path.name}/run"}
     assert [line["accuracy"] for line in logged] == [record.quality.accuracy for record in result.records]
 

@@ -114,6 +114,12 @@ def test_counters_are_sums_and_gauges_are_the_last_round(records: tuple[RoundRec
     assert "hosts_device_memory_bytes" not in samples  # without an accelerator there is no value, not 0
 
 
+def test_the_time_of_a_scrape_without_new_rounds_counts_too() -> None:
+    watched = exporter()
+    before = shown(watched.registry)["exporter_seconds_total"]
+    assert shown(watched.registry)["exporter_seconds_total"] > before
+
+
 def test_a_round_without_evaluation_keeps_the_last_accuracy(records: tuple[RoundRecord, ...]) -> None:
     watched = exporter()
     watched.observe(records[0])

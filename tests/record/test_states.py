@@ -107,7 +107,7 @@ def test_a_damaged_or_missing_row_is_named(folder: SegmentFolder, damage: str) -
     new = {"flip": content, "cut": content[: 16 + LAYOUT.row_bytes + 20], "empty": b""}
     path.unlink() if damage == "remove" else path.write_bytes(new[damage])
     what = "missing" if damage == "remove" else "damaged"
-    with pytest.raises(RunError, match=rf"client 8 as of round 3 is {what} at .*/states/000003-\w+\.seg; restore"):
+    with pytest.raises(RunError, match=rf"client 8 as of round 4 is {what} at .*/states/000003-\w+\.seg; restore"):
         folder.read([(8, refs[1])])
     if damage in ("flip", "cut"):
         assert len(folder.read([(7, refs[0])])) == 1

@@ -16,7 +16,7 @@ from raybcgd.report import figures
 from raybcgd.report.heat_map import label_map
 from raybcgd.report.plots import upload_figure
 from raybcgd.report.runs import methods_of, read_runs
-from raybcgd.report.style import drawing, line_styles, log_ticks
+from raybcgd.report.style import drawing, line_styles, log_scale, log_ticks
 from tests.report.conftest import report
 
 
@@ -105,6 +105,27 @@ def test_axes_fit_the_data_and_count_whole_rounds(folder: Path) -> None:
 )
 def test_ticks_of_a_logarithmic_axis(low: float, high: float, ticks: list[float]) -> None:
     assert log_ticks(low, high, most=7) == pytest.approx(ticks)
+
+
+@pytest.mark.parametrize("values", [[400.0, 9000.0], [1000.0, 3000.0], [0.5, 999.6]])
+def test_ticks_below_ten_thousand_have_no_exponent(values: list[float]) -> None:
+    with drawing() as new:
+        figure = new(4, 3)
+        axes = figure.add_subplot()
+        axes.plot(values, values)
+        log_scale(axes.xaxis, values)
+        figure.canvas.draw()
+        labels = [text.get_text() for text in axes.get_xticklabels()]
+    assert labels
+    assert all(re.fullmatch(r"[\d.]+", label) for label in labels), labels
+
+
+def test_losses_of_zero_are_plotted(folder: Path) -> None:
+    (run,) = read_runs([folder / "fedavg"])
+    quality = run.records[0].quality.model_copy(update={"loss": 0.0})
+    perfect = replace(run, records=tuple(one.model_copy(update={"quality": quality}) for one in run.records))
+    with drawing() as new:
+        assert figures.loss(new, methods_of([perfect])) is not None
 
 
 def test_a_method_has_one_colour_in_every_report() -> None:

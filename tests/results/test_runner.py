@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from raybcgd.report.settings import TrackConfig
 from results import runner as runner_module
-from results.runner import OutOfTime, Runner
+from results.runner import OutOfTime, Runner, run_key
 from results.store import Store, best
 from results.studies import Study
+from tests.conftest import small
 
 CONFIG = """
 rounds = 4
@@ -88,3 +90,9 @@ def test_a_diverging_point_loses_and_is_stored(study: Study, tmp_path: Path) -> 
     store = Store("digits", tmp_path)
     assert all("diverged" in run["error"] for run in store.of("tune", "FedAvg"))
     assert best(store.of("tune", "FedAvg")) is None
+
+
+def test_tracking_a_run_does_not_change_its_key() -> None:
+    config = small()
+    tracked = config.model_copy(update={"track": TrackConfig(tensorboard=True)})
+    assert run_key(tracked) == run_key(config)

@@ -16,6 +16,7 @@ from ray.job_config import JobConfig
 
 from raybcgd.engine.ray.own import OwnRay
 from raybcgd.engine.session import Announcer, ignore
+from raybcgd.engine.settings import host_and_port
 from raybcgd.errors import ConfigError
 from raybcgd.interrupts import delayed
 from raybcgd.lazy import IMPORT_PATH, searched
@@ -83,10 +84,13 @@ def _script_folders() -> list[str]:
 
 def _check_reachable(address: str) -> None:
     """Raise an error if nothing listens at an address. Ray itself would retry for minutes."""
-    host, _, port = address.rpartition("://")[2].rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=5.0).close()
-    except (OSError, ValueError) as error:
+        host, port = host_and_port(address)
+    except ValueError as error:  # hosts.address has been checked
+        raise ConfigError(f"RAY_ADDRESS = {address!r}: {error}") from None
+    try:
+        socket.create_connection((host, port), timeout=5.0).close()
+    except (OSError, UnicodeError) as error:  # the latter if the name cannot be encoded
         raise _no_cluster_error(address, error) from None
 
 

@@ -19,13 +19,13 @@ from raybcgd.config import resume_command, run_tables
 from raybcgd.engine.demand import demand
 from raybcgd.engine.ray.cluster import cluster
 from raybcgd.engine.ray.host_actor import freeze_heap
-from raybcgd.engine.ray.hosts import LOST, HostGroup, retry_delay
+from raybcgd.engine.ray.hosts import LOST, HostGroup, retry_delay, unwrapped
 from raybcgd.engine.ray.object_store import put_once
 from raybcgd.engine.ray.own import RayDied, dead, get, restart, wait
 from raybcgd.engine.ray.pool import RayPool
 from raybcgd.engine.ray.status import publishing, read
 from raybcgd.engine.session import FIRST_ROUND, Announcer, Session, ignore, resuming
-from raybcgd.errors import ConfigError, RunError, last_line
+from raybcgd.errors import RunError, last_line
 from raybcgd.problem import Data, Problem
 from raybcgd.record.metrics import withdraw
 from raybcgd.record.rounds import RoundRecord
@@ -82,7 +82,7 @@ class RaySession:
                 return
             except (RayTaskError, *_LOST) as error:
                 if isinstance(error, RayTaskError) and not dead():  # a dead Ray causes such errors too
-                    raise _unwrapped(error) from None
+                    raise unwrapped(error) from None
                 deaths += 1
                 self._recover(error, deaths, announce)
 
@@ -206,9 +206,3 @@ class Coordinator:
 
     def models(self) -> list[np.ndarray]:
         return self._loop.models()
-
-
-def _unwrapped(error: RayTaskError) -> Exception:
-    """Return the exception that Ray wrapped, if it is one of ours."""
-    cause = getattr(error, "cause", error)
-    return type(cause)(str(cause)) if isinstance(cause, (RunError, ConfigError)) else error

@@ -241,13 +241,12 @@ class HostGroup:
         per_host = self._config.clients_per_host
         return per_host is None or self.in_slot[task.client // per_host] == number
 
-    def replace(self, number: int) -> list[ClientTask]:
-        """Start a new host in place of a lost one, and return the lost tasks."""
+    def replace(self, number: int) -> None:
+        """Start a new host in place of a lost one."""
         host = self._remove(number)
         ray.kill(host.actor)  # if it is unreachable but alive, it would keep its resources
         self.lost += host.place is not None  # a failed start is not a lost host
         self._start(host.slot)
-        return host.unfinished
 
     def _remove(self, number: int) -> Host:
         self._pulses.forget(number)
