@@ -33,6 +33,8 @@ def load_parquet(root: Path, config: DataConfig, name: str) -> Dataset:
         (train, declared), (test, _) = (_split(paths, config) for paths in files)
         dataset = decode_dataset(name, train, test, config.image_size, config.classes or declared)
     else:
+        if config.image_size is not None:
+            raise ConfigError("data.image_size has no effect with Parquet files without images; remove it")
         inputs, targets, columns = _table(files[0], config, config.feature_columns)
         test_inputs, test_targets, _ = _table(files[1], config, columns)
         dataset = tabular_dataset(name, (inputs, targets), (test_inputs, test_targets), config.classes)

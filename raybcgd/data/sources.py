@@ -122,6 +122,8 @@ def torchvision_set(config: DataConfig) -> Dataset:
     """Read a torchvision data set from its original files or from Parquet files."""
     root = folder(config)
     if has_parquet(root):
+        if config.emnist_split != DataConfig.model_fields["emnist_split"].default:
+            raise ConfigError("data.emnist_split has no effect with Parquet files; remove it")
         return parquet(config)
     _refuse(config, "image_column", "label_column", "image_size", "classes")
     return load_torchvision(str(config.source), root, config.download, config.emnist_split)

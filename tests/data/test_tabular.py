@@ -37,7 +37,7 @@ def folder(path: Path, columns: dict[str, Any], test: dict[str, Any] | None = No
 
 
 def read(path: Path, **settings: Any) -> Dataset:
-    return load(DataConfig(source="parquet", root=str(path), **settings))
+    return load(DataConfig(**{"source": "parquet", "root": str(path), **settings}))
 
 
 def test_columns_of_numbers_are_features_normalised_one_by_one(tmp_path: Path) -> None:
@@ -101,6 +101,8 @@ def test_a_column_that_is_missing_in_the_test_data_gives_one_line(tmp_path: Path
             {"feature_columns": ("city",)},
             '"city" of .* has string; use columns of numbers',
         ),
+        (TABLE, {"image_size": 8}, "data.image_size has no effect with Parquet files without images; remove it"),
+        (TABLE, {"source": "emnist", "emnist_split": "digits"}, "data.emnist_split has no effect with Parquet files"),
         (TABLE, {"feature_columns": ("height",)}, '"height" is not a feature column of .*; use some of age, income'),
         (TABLE, {"feature_columns": ("label", "age"), "label_column": "label"}, '"label" is not a feature column'),
         ({**TABLE, "age": [None, 1.0] * 60}, {}, '"age" of .* has rows without a value; fill or remove them'),
