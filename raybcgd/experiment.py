@@ -59,8 +59,8 @@ def run(
     checkpoint. Progress is shown on standard error, or in the notebook, with `label` as the name of the run;
     `progress=False` shows nothing.
 
-    `observe` is called in this process with the record of each round, in order, after the record has been logged; the
-    next round can be in progress by then. If it raises an exception, the run ends with that exception and can be
+    `observe` is called in this process with the record of each round, in order, after the record has been logged; by
+    then, the next round may already have run. If it raises an exception, the run ends with that exception and can be
     resumed from its last checkpoint.
     """
     started = time.perf_counter()

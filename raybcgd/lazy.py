@@ -10,7 +10,7 @@ IMPORT_PATH = "RAYBCGD_IMPORT_PATH"
 """Environment variable: folders that the workers of our own Ray search for modules, after all others."""
 
 searched: list[str] = []
-"""Folders of configs, which may name modules there."""
+"""Folders that contain configs. A config may name modules in its own folder."""
 
 
 def extend_path() -> None:

@@ -8,7 +8,7 @@ from numpy.random.bit_generator import ISeedSequence
 
 
 def seed_of(seed: int, *names: str | int) -> int:
-    """Return a 63-bit seed that depends on every name, for generators other than NumPy's."""
+    """Return a 63-bit seed that depends on every name. For a NumPy generator, use `stream`."""
     text = "\x1f".join([str(seed), *(str(name) for name in names)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 

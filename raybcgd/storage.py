@@ -109,7 +109,7 @@ class RunFolder:
 
     @property
     def run_name(self) -> str:
-        """The run's name in metrics and logs: its folder, preceded by the folder of its comparison or sweep."""
+        """The run's name in metrics and logs: its folder, preceded by the parent folder unless that is `runs`."""
         parent, name = self.path.absolute().parts[-2:]
         return name if parent == "runs" else f"{parent}/{name}"
 

@@ -72,13 +72,13 @@ def sweep(
 ) -> Sweep:
     """Run every combination of the grid's values, and write the config of the best point to `best.toml`.
 
-    The points are evaluated on validation data, so that the choice never sees the test data: on `validation_share` of
-    the training samples, by default a tenth. `metric` ranks them; the default is the mean accuracy over the last tenth
-    of the rounds, or the mean loss of a regression. A trial requests the resources of one host in `[hosts]` and uses
-    the local engine. Trials share the data. A point that diverges is ranked last. If a point fails for another reason,
-    such as a lost node or a full disk, there is no best point: the other points run, then the sweep raises an error.
-    With `resume`, finished points in `out` are read, and unfinished ones continue. `observe` is called with each point
-    that ends. `dataset` and `partition` are as in `run`.
+    The choice never sees the test data: the points are evaluated on validation data, which is `data.validation_share`
+    of the training samples, by default a tenth. `metric` ranks the points; the default is the mean accuracy over the
+    last tenth of the rounds, or the mean loss of a regression. A trial requests the resources of one host in `[hosts]`
+    and uses the local engine. Trials share the data. A point that diverges is ranked last. If a point fails for another
+    reason, such as a lost node or a full disk, there is no best point: the other points run, then the sweep raises an
+    error. With `resume`, finished points in `out` are read, and unfinished ones continue. `observe` is called with each
+    point that ends. `dataset` and `partition` are as in `run`.
     """
     for key in _FIXED:
         if key in grid:
@@ -114,7 +114,7 @@ def sweep(
 
 
 def _on_validation(config: Config) -> Config:
-    """Return the config with an evaluation on held-out training samples, and with the target of comparisons."""
+    """Return the config for evaluation on held-out training samples, with `compare.target`, if set, as its target."""
     share = config.data.validation_share or DEFAULT_VALIDATION_SHARE
     data = config.data.model_copy(update={"validation_share": share, "evaluate_on": "validation"})
     return config.with_compare_target().model_copy(update={"data": data})

@@ -319,7 +319,7 @@ class ClientHost:
 
     @torch.no_grad()
     def evaluate(self, pieces: Sequence[Piece], models: Sequence[Vector]) -> list[Score]:
-        """Evaluate models on pieces of the test data, or of clients' data. Adjacent pieces of a model share a copy."""
+        """Evaluate models on pieces of the test data or of clients' data. Load a model once for adjacent pieces."""
         dataset, loaded = self._data.dataset, None
         self._flat.module.eval()
         scores = []

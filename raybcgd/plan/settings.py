@@ -28,8 +28,9 @@ class CohortConfig(Section):
     """`[cohort]`: the clients of a round."""
 
     clients_per_block: Annotated[int, Field(ge=1)] | None = None
-    """K, the number of clients per block. A round samples N * K clients, even if a method has no blocks. Default: 2. If
-    N is not set either, a round samples 10 clients. If there are fewer clients than that, it samples all."""
+    """K, the number of clients per block. A round samples N * K clients, even if a method has no blocks. Default: 2
+    or, if N is not set either, 10 clients per round. If there are fewer clients than this default needs, a round
+    samples all."""
     clients_per_round: Annotated[int, Field(ge=1)] | None = None
     """S, the number of clients per round, spread evenly over the blocks. Use it instead of `clients_per_block`."""
     cover: Literal["all", "some"] = "all"

@@ -91,7 +91,10 @@ def _with_clients(config: Config, dataset: Dataset) -> Config:
     """Return the config with the natural partition, if the data set has clients and no other partition is set."""
     chosen, own, phased = config.data.partition, dataset.clients, config.data.phases is not None
     if isinstance(chosen, Natural) and phased:
-        raise ConfigError("data.phases assigns the samples to clients itself; remove it, or the data's own clients")
+        raise ConfigError(
+            'data.phases assigns the samples to clients itself; remove it, or remove data.partition.kind = "natural" '
+            "or, in Python, the argument partition"
+        )
     if own is None or phased:
         return config
     if not isinstance(chosen, Natural) and chosen != PARTITIONS.section({}, DEFAULT_PARTITION):

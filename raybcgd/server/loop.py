@@ -44,7 +44,7 @@ FREE = (
     "compare",
     "objects",
 )
-"""Settings that may change on resume. Apart from rounding errors, the weights do not depend on them."""
+"""Settings that may change on resume. Apart from rounding errors, the weights after a round do not depend on them."""
 
 
 def identity(problem: Problem, data: Data) -> dict[str, Any]:
@@ -173,7 +173,10 @@ class TrainingLoop:
                 yield record
 
     def _rounds(self, pool: Pool) -> Iterator[RoundRecord]:
-        """Run the remaining rounds. The evaluation and checkpoint of a round finish while the next round trains."""
+        """Run the remaining rounds.
+
+        A round's evaluation overlaps the next round. Its checkpoint is saved when the next round has run.
+        """
         pending: _Pending | None = None
         self._move_server(pool.server_device)
         while not self._done:

@@ -174,7 +174,7 @@ class HostActor:
         self._host.discard_sums()
 
     def evaluate(self, pieces: Sequence[Piece], models: Sequence[np.ndarray]) -> list[Score] | HostLost:
-        """Evaluate models on pieces of the test data, or return why the host cannot continue."""
+        """Evaluate models on pieces of the test data or of clients' data, or return why the host cannot continue."""
         try:
             return self._host.evaluate(pieces, models)
         except Exception as error:

@@ -270,7 +270,7 @@ class RayPool:
                 host.kept.clear()
 
     def _retry_lost(self, training: _Training, numbers: Sequence[int], error: Exception) -> None:
-        """Replace lost hosts and queue their tasks again. Hosts that are still alive discard their sums instead."""
+        """Queue the tasks of these hosts again. Replace the hosts that are lost; the others discard their sums."""
         tasks: list[ClientTask] = []
         for number in numbers:
             host = self.hosts.all[number]
