@@ -90,7 +90,7 @@ def _times() -> Panels:
         graph(
             "Round by stage",
             "Duration of each stage, averaged over the selected runs. Hosts evaluate a model before they train the "
-            "next round, so most of that time counts as training.",
+            "next round, so most of the evaluation time counts as training.",
             "s",
             Query("avg by (stage) (raybcgd_timing_stage_seconds)", "{{stage}}"),
             stacked=True,

@@ -33,7 +33,7 @@ def aws_file(values: Values, aws: AwsValues) -> Object:
     disk = {"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": aws.disk_gib, "VolumeType": "gp3"}}
     common = {
         "ImageId": aws.machine_image,
-        # The head starts the workers and passes them this role, which Ray's default role does not allow.
+        # The head starts the workers and passes this role on to them. Ray's default role does not permit that.
         "IamInstanceProfile": {"Name": aws.instance_profile},
         "BlockDeviceMappings": [disk],
     }

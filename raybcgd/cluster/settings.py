@@ -62,7 +62,7 @@ class HostValues(Section):
     """Memory per host for cached client states."""
     memory_mb: Annotated[float, Field(gt=0)] | None = None
     """Memory that a host requests from Ray. Default: an estimate in each run. `raybcgd cluster render` then assumes
-    1.5 GiB plus `state_memory_mb`; set it for models of more than 100 MB."""
+    1.5 GiB plus `state_memory_mb`; set `memory_mb` for models of more than 100 MB."""
 
 
 class StorageValues(Section):

@@ -114,7 +114,7 @@ def _label_column(path: Path, schema: Any, config: DataConfig) -> str:
         kind = "numbers to use as targets" if regression else "integers to use as labels"
         fix = "add them" if regression else 'write the labels as integers 0, 1, …, or set data.task = "regression"'
         raise ConfigError(
-            f"data.label_column: no column of {path} has {kind}, only {_listed(schema)}; {fix}, or name their column"
+            f"data.label_column: found no {kind} in {path}, which has {_listed(schema)}; {fix}, or name their column"
         )
     content = "numbers" if regression else "integers"
     return _choose("label", config.label_column, fitting, LABEL_COLUMNS, f"{content} in {path}")

@@ -69,7 +69,7 @@ class PhasesConfig(Section):
     rounds_per_phase: int = Field(10, ge=1)
     """Rounds per phase. After the last phase, the first one starts again."""
     shared_labels: int = Field(0, ge=0)
-    """Number of labels of the following phases that each phase also contains. The last phase is followed by the
+    """Number of extra labels per phase, taken from the phases that follow it. The last phase is followed by the
     first."""
     labels: tuple[tuple[int, ...], ...] | None = None
     """The labels of each phase. They may overlap freely. Default: consecutive labels, plus `shared_labels`."""

@@ -12,6 +12,7 @@ from raybcgd.report.runs import FailedRun, Method, Run, differing_settings, meth
 from raybcgd.report.style import percentage
 from raybcgd.report.tables import (
     MEDIAN,
+    UNIT,
     falls_back,
     last_tenth_text,
     not_reached,
@@ -46,7 +47,7 @@ def summary_table(methods: Sequence[Method], target: float, failed: Sequence[Fai
     for label in dict.fromkeys(one.method for one in failed):
         if label not in {line.label for line in lines}:
             rows.append({**dict.fromkeys(rows[0], _Cell("-")), "method": _Cell(label), "rounds": _Cell("failed")})
-    return f"{_html(rows)}<p>{escape(' '.join([*notes(lines, target), MEDIAN]))}</p>"
+    return f"{_html(rows)}<p>{escape(' '.join([*notes(lines, target), UNIT, MEDIAN]))}</p>"
 
 
 def _line(method: Method, target: float, failed: Sequence[FailedRun]) -> Standing:

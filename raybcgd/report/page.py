@@ -78,8 +78,8 @@ _TEXTS = {
         "Time",
         "Time per round by stage, and rounds over time. The first round of a run is left out, because it includes "
         "one-off costs such as imports. The bars are means, so a few slow rounds make them longer; the table above "
-        "shows medians. On Ray, hosts evaluate a model before they train the next round, so most of that time counts "
-        "as training.",
+        "shows medians. On Ray, hosts evaluate a model before they train the next round, so most of the evaluation "
+        "time counts as training.",
     ),
     "drift": (
         "Drift per block",

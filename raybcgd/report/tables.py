@@ -37,6 +37,7 @@ def conditions(
 _DROPPED_FIRST = ("s/round", "best", "d/round", "d total")
 _SHORTEST_NAME = 10
 """Minimum width of the column of methods, however narrow the terminal is."""
+UNIT = "d is the model size; columns in d show the mean upload per client."
 MEDIAN = "Time per round is the median, which one-off costs such as imports in the first round hardly affect."
 
 
@@ -71,7 +72,7 @@ def comparison_markdown(lines: Sequence[Standing], target: float, details: bool 
     """Return a comparison as a Markdown table, with `details` also final accuracies, upload totals and settings."""
     rows = _rows(lines, target, details)
     texts = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
-    below = " ".join([MEDIAN, *notes(lines, target)])  # a line that starts with a star would be a list
+    below = " ".join([UNIT, MEDIAN, *notes(lines, target)])  # a line that starts with a star would be a list
     return "".join(f"| {' | '.join(row)} |\n" for row in texts) + f"\n{below}\n"
 
 

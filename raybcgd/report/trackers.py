@@ -57,7 +57,7 @@ class TensorBoardTracker:
 
     def observe(self, record: RoundRecord) -> None:
         if self._writer is None:
-            # After a resume, later rounds of an earlier process are hidden.
+            # After a resume, hide the rounds from this one on that an earlier process has already written.
             self._writer = self._open(str(self._path), purge_step=record.round)
             self._writer.add_text("config", f"```toml\n{self._text}```")
         for name, value in scalars(record).items():

@@ -95,7 +95,7 @@ def test_a_column_that_is_missing_in_the_test_data_gives_one_line(tmp_path: Path
 @pytest.mark.parametrize(
     ("columns", "settings", "message"),
     [
-        ({"age": AGE, "label": ["a"] * ROWS}, {}, "has integers to use as labels, only age"),
+        ({"age": AGE, "label": ["a"] * ROWS}, {}, "found no integers to use as labels in .*, which has age"),
         (
             {**TABLE, "city": ["x"] * ROWS},
             {"feature_columns": ("city",)},
