@@ -16,7 +16,7 @@ _PART = re.compile(r"(?<=<!-- demo -->\n).*?(?=<!-- /demo -->)", re.DOTALL)
 
 
 def target() -> float:
-    """Return the accuracy that the demo measures the upload to."""
+    """Return the target accuracy: the demo measures the upload until it is reached."""
     return DEMO.base().with_compare_target().metrics.target
 
 

@@ -25,7 +25,7 @@ def commands() -> str:
 
 
 def _prepare(group: Any) -> None:
-    """Remove hidden commands, and keep descriptions in lists of commands whole."""
+    """Remove hidden commands, and do not shorten descriptions in lists of commands."""
     commands = getattr(group, "commands", {})
     for name, command in list(commands.items()):
         if command.hidden:

@@ -68,7 +68,7 @@ def test_every_object_is_valid(profile: str) -> None:
 def test_the_schemas_are_those_of_the_pinned_versions() -> None:
     assert SCHEMAS["kuberay"]["version"] == KUBERAY_VERSION
     version = SCHEMAS["prometheus-operator"]["version"]
-    assert f"version {version} of its operator" in (CLUSTER / "monitoring/README.md").read_text()
+    assert f"version {version} of the Prometheus operator" in (CLUSTER / "monitoring/README.md").read_text()
 
 
 def test_the_validators_reject_a_wrong_key_and_a_wrong_type() -> None:
