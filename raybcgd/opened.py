@@ -1,6 +1,5 @@
 """`Run.open`: any run, finished or not, read back from its folder."""
 
-import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +12,7 @@ from raybcgd.config import Config, load_run_config, run_tables
 from raybcgd.errors import ConfigError
 from raybcgd.model.zoo import build
 from raybcgd.record.rounds import RoundRecord
+from raybcgd.record.summary import read_summary
 from raybcgd.report.page import draw
 from raybcgd.report.runs import Run as ReportedRun
 from raybcgd.report.runs import read_runs
@@ -56,7 +56,7 @@ class Run:
     @cached_property
     def summary(self) -> dict[str, Any] | None:
         """The content of `summary.json`. None if the run has not finished."""
-        return json.loads(self._files.summary.read_text()) if self._files.summary.exists() else None
+        return read_summary(self._files.summary) if self._files.summary.exists() else None
 
     @cached_property
     def settings(self) -> dict[str, Any]:

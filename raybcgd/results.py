@@ -1,6 +1,5 @@
 """The result of a run, as `run` returns it."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from torch import nn
 from raybcgd.model.flat import FlatModel
 from raybcgd.problem import Problem
 from raybcgd.record.rounds import RoundLog, RoundRecord
-from raybcgd.record.summary import accuracies, losses_of
+from raybcgd.record.summary import accuracies, losses_of, read_summary
 from raybcgd.record.table import round_rows
 from raybcgd.storage import RunFolder, write_atomic
 
@@ -58,7 +57,7 @@ def finished_run(folder: RunFolder, problem: Problem) -> RunResult:
     module = problem.module()
     # Integer buffers, such as batch counts, are not part of the weights.
     module.load_state_dict(load(folder.final.read_bytes()), strict=False)
-    return RunResult(tuple(RoundLog(folder.rounds)), json.loads(folder.summary.read_text()), module.eval(), folder.path)
+    return RunResult(tuple(RoundLog(folder.rounds)), read_summary(folder.summary), module.eval(), folder.path)
 
 
 def save_models(folder: RunFolder, flat: FlatModel, models: Sequence[np.ndarray]) -> None:

@@ -26,7 +26,7 @@ from raybcgd.errors import ConfigError, DivergedError, RunError, last_line
 from raybcgd.experiment import run
 from raybcgd.problem import prepare
 from raybcgd.record.rounds import RoundLog, RoundRecord
-from raybcgd.record.summary import Ranking, standing
+from raybcgd.record.summary import Ranking, read_summary, standing
 from raybcgd.report.points import showing_points
 from raybcgd.report.progress import Display, as_display
 from raybcgd.report.sweeps import Point, points_table, ranked
@@ -201,7 +201,7 @@ def _finished_points(
             wanted = _local(prepare(config, **given)[0].config, gpu=False)
             recorded = tomllib.loads(run_folder.config.read_text())
             if recorded | {"hosts": None} == tomllib.loads(wanted.to_toml()) | {"hosts": None}:
-                summary = json.loads(run_folder.summary.read_text())
+                summary = read_summary(run_folder.summary)
                 results = _results(config, tuple(RoundLog(run_folder.rounds)), summary)
                 found[number] = Point(number, points[number], results)
     return found

@@ -160,9 +160,7 @@ class Pods:
         if with_job:
             volumes.append(("job", JOB_CONFIG, {"configMap": {"name": self.job_name}}))
         mounts = [{"name": name, "mountPath": path} for name, path, _ in volumes]
-        containers = [{**ray, "volumeMounts": mounts}]
-        if self._values.monitoring is not None:
-            containers.append(self._metrics())
+        containers = [{**ray, "volumeMounts": mounts}, self._metrics()]
         spec: Object = {
             "restartPolicy": "Never",  # KubeRay replaces pods; autoscaler v2 requires that containers do not restart
             "automountServiceAccountToken": ray["name"] == "ray-head",  # for the autoscaler

@@ -28,7 +28,9 @@ def select(
         known = dict.fromkeys(str(getattr(experiment, key)) for experiment in found)
         found = [experiment for experiment in found if getattr(experiment, key) == value]
         if not found:
-            raise ConfigError(f"no experiment has {key} {value}; use one of {', '.join(known)}")
+            values = ", ".join(one for one in known if one != "None")
+            fix = f"use one of {values}" if values else f"remove --{key}"
+            raise ConfigError(f"no experiment has {key} {value}; {fix}")
     return found
 
 

@@ -21,6 +21,7 @@ from raybcgd.errors import ConfigError, RunError
 from raybcgd.experiment import run
 from raybcgd.record.comparison import run_labels
 from raybcgd.record.rounds import RoundLog, RoundRecord
+from raybcgd.record.summary import read_summary
 from raybcgd.report.progress import Display
 from raybcgd.storage import RunFolder
 
@@ -67,7 +68,7 @@ def cached(config: Config, folder: Path) -> Finished | None:
     files = RunFolder(folder / key)
     if not files.summary.exists():
         return None
-    return Finished(config.seed, key, tuple(RoundLog(files.rounds)), json.loads(files.summary.read_text()))
+    return Finished(config.seed, key, tuple(RoundLog(files.rounds)), read_summary(files.summary))
 
 
 def run_variants(

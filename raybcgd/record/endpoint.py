@@ -71,7 +71,7 @@ def _listen(host: str, port: int, handler: type[MetricsHandler]) -> ThreadingHTT
         if port == 0 or error.errno != errno.EADDRINUSE:
             raise ConfigError(
                 f"metrics.host = {host!r}, metrics.port = {port}: cannot listen on this address ({error.strerror}); "
-                "correct metrics.host, or set metrics.enabled = false"
+                "correct them, or set metrics.enabled = false"
             ) from None
     server = ThreadingHTTPServer((host, 0), handler)
     log.warning("metrics.port = %d is in use; metrics are on port %d instead", port, server.server_address[1])

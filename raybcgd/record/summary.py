@@ -1,13 +1,16 @@
 """The results of a run: `summary.json`, and a row in the table of a comparison."""
 
 import hashlib
+import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from raybcgd.errors import ConfigError, first_line
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.version import VERSION
 
@@ -54,6 +57,18 @@ def keeps(records: Sequence[RoundRecord], target: float) -> RoundRecord | None:
         if record.quality.accuracy is not None:
             found = None if record.quality.accuracy < target else found or record
     return found
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """Return the content of a `summary.json`. Raise an error if it is damaged."""
+    try:
+        found = json.loads(path.read_text())
+        if isinstance(found, dict) and "rounds" in found:
+            return found
+        problem = "it does not have the number of rounds"
+    except ValueError as error:  # not JSON, or not UTF-8
+        problem = first_line(error)
+    raise ConfigError(f"{path} is damaged ({problem}); delete it, then resume the run to write it again")
 
 
 def summarise(records: Sequence[RoundRecord], models: Sequence[np.ndarray], total_seconds: float) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Checkpoints: runs resume bit for bit, other experiments are refused, damaged checkpoints are skipped."""
 
 import hashlib
+import json
 import logging
 import re
 import shutil
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from pyarrow import fs
 
-from raybcgd import ConfigError, RoundRecord, run
+from raybcgd import ConfigError, RoundRecord, Run, run
 from raybcgd.errors import RunError
 from raybcgd.problem import prepare
 from raybcgd.record.rounds import RoundLog, Timing
@@ -73,6 +74,16 @@ def test_the_total_time_includes_the_rounds_before_a_resume(out: Path, monkeypat
 def test_a_finished_run_can_be_extended(out: Path, uninterrupted: str) -> None:
     run(small(rounds=4), out=out)
     assert run(small(rounds=8), out=out, resume=True).summary["sha256"] == uninterrupted
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
+def test_a_damaged_summary_is_named_and_a_resume_writes_it_again(out: Path, content: str) -> None:
+    expected = run(small(rounds=2), out=out).summary["sha256"]
+    (out / "summary.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"summary\.json is damaged \(.*\); delete it, then resume the run"):
+        _ = Run.open(out).summary
+    assert run(small(rounds=2), out=out, resume=True).summary["sha256"] == expected
+    assert json.loads((out / "summary.json").read_text())["sha256"] == expected
 
 
 def test_settings_that_do_not_affect_the_weights_may_change(out: Path, uninterrupted: str) -> None:

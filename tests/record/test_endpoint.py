@@ -61,7 +61,7 @@ def test_a_port_in_use_is_a_warning_and_a_free_port_is_used(tmp_path: Path, capl
 
 
 def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"metrics\.host = '192\.0\.2\.77'.*correct metrics\.host"):
+    with pytest.raises(ConfigError, match=r"metrics\.host = '192\.0\.2\.77'.*correct them"):
         Endpoint(REGISTRY, "192.0.2.77", 0, tmp_path / "x.json")
 
 
