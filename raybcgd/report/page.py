@@ -11,9 +11,10 @@ from raybcgd.errors import ConfigError
 from raybcgd.report import figures
 from raybcgd.report.bars import duration
 from raybcgd.report.client_figure import client_accuracy
+from raybcgd.report.failures import FailedRun
 from raybcgd.report.html_tables import failure_table, settings_table, summary_table
 from raybcgd.report.plots import headline
-from raybcgd.report.runs import FailedRun, Run, methods_of
+from raybcgd.report.runs import Run, methods_of
 from raybcgd.report.style import NewFigure, drawing, svg
 from raybcgd.report.tables import conditions
 

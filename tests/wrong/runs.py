@@ -110,7 +110,8 @@ RUNS = {
         ("report", "{config}"), "{tmp}/config.toml contains no run (no … pass the folder of a run or of a comparison"
     ),
     "report without rounds": report(
-        write("run/rounds.jsonl", ""), says="{tmp}/run has no rounds yet; wait for the first one"
+        write("run/rounds.jsonl", ""),
+        says="{tmp}/run stopped before its first round was complete; leave it out, or start it again",
     ),
     "report with a garbage log": report(
         write("run/rounds.jsonl", "hello\nworld\n"),
