@@ -50,7 +50,10 @@ def test_a_diverging_run_does_not_stop_the_others(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["compare", str(path), "--out", str(out)])
     assert result.exit_code == 0, result.output
     assert "\nbad failed: client " in result.stdout
-    assert "| bad | failed |" in (out / "comparison.md").read_text()
+    table = (out / "comparison.md").read_text()
+    (row,) = (line for line in table.splitlines() if line.startswith("| bad |"))
+    assert row.split(" | ")[1:-1] == ["failed", *["-"] * 11]
+    assert "\n\nbad failed: client " in table
     assert [run.label for run in read_runs([out])] == ["good"]
     assert CliRunner().invoke(app, ["report", str(out)]).exit_code == 0
     page = (out / "report.html").read_text()
@@ -75,7 +78,9 @@ def test_one_diverging_seed_is_left_out_of_the_means(out: Path, monkeypatch: pyt
     tails = [done.summary["last_tenth_accuracy"] for done in result.runs.values()]
     assert (len(tails), line.last_tenth_accuracy) == (2, pytest.approx(sum(tails) / 2))
     assert result.failures == {"FedAvg, seed 5": "round 0 diverged"}
-    assert "| FedAvg (1 of 3 seeds failed) |" in (out / "comparison.md").read_text()
+    table = (out / "comparison.md").read_text()
+    assert "| FedAvg (1 of 3 seeds failed) |" in table
+    assert "\n\nFedAvg (1 of 3 seeds) failed: round 0 diverged\n" in table
     assert [run.label for run in read_runs([out])] == list(result.runs)
 
 

@@ -129,7 +129,8 @@ def _report(
     write_atomic(folder / "comparison.md", comparison_markdown(standings, target))
     subject = conditions(first, next(iter(records.values()))[0][0], dataset, seeds)
     references = [line.label for line in standings if line.pooled]
-    accuracy_against_upload(records, target, subject, folder / "comparison.png", references)
+    lost = [line.label for line in standings if not line.rounds]
+    accuracy_against_upload(records, target, subject, folder / "comparison.png", references, lost)
     return Comparison(runs, failures, tuple(standings), target, folder)
 
 
