@@ -63,7 +63,7 @@ def upload_figure(
     for label, runs in methods.items():
         curves = [_curve(run, regression) for run in runs]
         if label in federated:
-            draw_curve(axes, curves, label, styles[label])
+            draw_curve(axes, curves, label, styles[label], above_lowest=regression)
         else:
             level = np.mean([tail[0] for _, values in curves if (tail := last_tenth(values)) is not None] or [np.nan])
             axes.axhline(float(level), label=label, **styles[label])

@@ -201,7 +201,7 @@ def test_a_run_without_evaluated_rounds_has_a_report(folder: Path, tmp_path: Pat
     blind = first.model_copy(update={"quality": first.quality.model_copy(update={"accuracy": None, "loss": None})})
     write_report([replace(run, records=(blind,))], 0.9, tmp_path / "page.html")
     found = re.findall(r'<figure id="(\w+)">', (tmp_path / "page.html").read_text())
-    assert found == ["stages", "drift", "movement", "upload", "partition"]
+    assert found == ["drift", "movement", "upload", "partition"]
 
 
 def test_a_run_of_an_older_version_is_refused_with_one_line(folder: Path, tmp_path: Path) -> None:
