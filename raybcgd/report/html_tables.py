@@ -72,8 +72,8 @@ def _named(line: Standing) -> str:
 
 
 def _rounds(method: Method, line: Standing) -> str:
-    """Return the number of rounds. A run that has not ended also shows how many it will have."""
-    wanted = [run.config.rounds for run in method.runs if run.state != "finished"]
+    """Return the number of rounds. A run that has not ended, or that ended early, also shows how many it can have."""
+    wanted = [run.config.rounds for run in method.runs if run.state != "finished" or run.ended_by]
     return f"{line.rounds} of {wanted[0]}" if wanted else str(line.rounds)
 
 

@@ -19,6 +19,7 @@ from raybcgd.record.lock import in_use
 from raybcgd.record.partition import PartitionRecord, read_partition
 from raybcgd.record.rounds import RoundLog, RoundRecord
 from raybcgd.record.summary import accuracies, losses_of, reaches
+from raybcgd.server.budget import ended_by
 from raybcgd.storage import RunFolder, slug
 
 log = logging.getLogger(__name__)
@@ -113,6 +114,11 @@ class Run:
     def failed(self) -> bool:
         """Whether there were any failures."""
         return any(any(counts) for counts in self.failures.values())
+
+    @cached_property
+    def ended_by(self) -> str | None:
+        """The limit of `[budget]` that ended the run before its last round, or None."""
+        return ended_by(self.config, self.records) if self.state == "finished" else None
 
     def reaches(self, target: float) -> int | None:
         """Return the index of the first round with the target accuracy."""
