@@ -50,7 +50,10 @@ def test_a_diverging_run_does_not_stop_the_others(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["compare", str(path), "--out", str(out)])
     assert result.exit_code == 0, result.output
     assert "\nbad failed: client " in result.stdout
-    assert "| bad | failed |" in (out / "comparison.md").read_text()
+    table = (out / "comparison.md").read_text()
+    (row,) = (line for line in table.splitlines() if line.startswith("| bad |"))
+    assert row.split(" | ")[1:-1] == ["failed", *["-"] * 11]
+    assert "\n\nbad failed: client " in table
     assert [run.label for run in read_runs([out])] == ["good"]
     assert CliRunner().invoke(app, ["report", str(out)]).exit_code == 0
     page = (out / "report.html").read_text()
@@ -75,7 +78,9 @@ def test_one_diverging_seed_is_left_out_of_the_means(out: Path, monkeypatch: pyt
     tails = [done.summary["last_tenth_accuracy"] for done in result.runs.values()]
     assert (len(tails), line.last_tenth_accuracy) == (2, pytest.approx(sum(tails) / 2))
     assert result.failures == {"FedAvg, seed 5": "round 0 diverged"}
-    assert "| FedAvg (1 of 3 seeds failed) |" in (out / "comparison.md").read_text()
+    table = (out / "comparison.md").read_text()
+    assert "| FedAvg (1 of 3 seeds failed) |" in table
+    assert "\n\nFedAvg (1 of 3 seeds) failed: round 0 diverged\n" in table
     assert [run.label for run in read_runs([out])] == list(result.runs)
 
 
@@ -130,3 +135,39 @@ def test_an_interrupted_comparison_continues(
         states = zip(again.runs[label].model.state_dict().values(), expected.model.state_dict().values(), strict=True)
         assert all(torch.equal(mine, theirs) for mine, theirs in states)
     assert CliRunner().invoke(app, arguments).exit_code == 2  # without --resume, the folder is refused
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "has"),
+    [
+        (["--seeds", "3,5"], ["--seeds", "3"], "FedAvg, FedBCGD with seeds 3, 5"),
+        (["--seeds", "3,5"], ["--seeds", "5,7"], "FedAvg, FedBCGD with seeds 3, 5"),
+        (["--seeds", "3,5"], ["--seeds", "3,5", "--algorithms", "fedavg"], "FedAvg, FedBCGD with seeds 3, 5"),
+        ([], ["--seeds", "0,1"], "FedAvg, FedBCGD with one seed"),
+    ],
+)
+def test_a_comparison_is_not_replaced_by_a_part_of_it(
+    first: list[str], second: list[str], has: str, tmp_path: Path
+) -> None:
+    path, out = tmp_path / "small.toml", tmp_path / "run"
+    variants = [{"algorithm": {"name": name}} for name in ("fedavg", "fedbcgd")]
+    path.write_text(small(rounds=1, compare={"variants": variants}).to_toml())
+    command = ["compare", str(path), "--out", str(out)]
+    assert CliRunner().invoke(app, [*command, *first]).exit_code == 0
+    before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    result = CliRunner().invoke(app, [*command, "--resume", "auto", *second])
+    assert result.exit_code == 2, result.output
+    assert result.stderr.splitlines()[-1] == (
+        f"error: {out} has a comparison of {has}, which this one would replace; include the same methods and seeds, or "
+        "choose another --out"
+    )
+    assert {file: file.read_bytes() for file in out.rglob("*") if file.is_file()} == before
+
+
+def test_a_comparison_can_get_more_seeds_and_an_error_names_the_run(out: Path) -> None:
+    variants = [{"algorithm": {"name": "fedavg"}}]
+    compare(small(compare={"variants": variants, "seeds": [3, 5]}), out=out)
+    more = compare(small(compare={"variants": variants, "seeds": [3, 5, 7]}), out=out, resume=True)
+    assert more.standings[0].seeds == (3, 5, 7)
+    with pytest.raises(ConfigError, match=r"^FedAvg, seed 3: rounds = 2, but 3 rounds are done; raise rounds"):
+        compare(small(rounds=2, compare={"variants": variants, "seeds": [3, 5, 7]}), out=out, resume=True)

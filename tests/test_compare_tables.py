@@ -44,6 +44,17 @@ def test_the_star_agrees_with_the_accuracy_that_the_table_shows() -> None:
     assert "* 90 % is reached, but the mean of the last tenth is below it." in below
 
 
+def test_the_plot_has_the_star_of_the_table_and_the_methods_that_failed() -> None:
+    runs = {"A": [records(1, 0.95, 0.88), records(1, 0.95, 0.89)], "B": [records(1, 0.95, 0.98)] * 2}
+    with drawing() as new:
+        figure = upload_figure(new, runs, 0.9, "x", failed=["C"])
+        plain = upload_figure(new, {"B": runs["B"]}, 0.9, "x")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["A: 1.0 d*", "B: 1.0 d", "C: failed"]
+    note = "*: the mean of the last tenth is below 90 %"
+    assert note in figure.axes[0].get_title(loc="left").replace("\n", " ")
+    assert note not in plain.axes[0].get_title(loc="left").replace("\n", " ")
+
+
 def test_means_over_seeds_have_one_decimal_and_the_deviation_is_explained() -> None:
     two = comparison_markdown([lines_of(0.9, records(1, 0.1, 0.9), records(1, 0.1, 0.2, 0.9))], 0.9)
     assert "| 2.5 | 2.5 | 0.250 |" in two  # d and rounds to the target, and seconds per round

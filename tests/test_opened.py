@@ -109,4 +109,7 @@ def test_export_writes_all_rounds_of_a_comparison(out: Path, tmp_path: Path) -> 
         assert list(table["accuracy"]) == pytest.approx(
             [record.quality.accuracy for each in comparison.runs.values() for record in each.records]
         )
+    assert "(4 rows of 2 runs)\n" in done.output
+    done = CliRunner().invoke(app, ["export", str(out / "fedavg"), "--csv", str(csv)])
+    assert "(2 rows of 1 run)\n" in done.output
     assert CliRunner().invoke(app, ["export", str(out)]).exit_code == 2

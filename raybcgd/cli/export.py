@@ -38,4 +38,5 @@ def export(
         except OSError as error:
             reason = error.strerror or first_line(error)  # some of pandas' errors have no errno
             raise ConfigError(f"cannot write {path} ({reason}); choose another file") from None
-        print_line(f"written: {path} ({len(table):,} rows of {len(frames)} runs)")
+        runs = "1 run" if len(frames) == 1 else f"{len(frames)} runs"
+        print_line(f"written: {path} ({len(table):,} row{'s' * (len(table) != 1)} of {runs})")

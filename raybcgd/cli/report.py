@@ -22,8 +22,9 @@ def report(
     ] = None,
 ) -> None:
     """Write an HTML page about runs: results, curves, times, drift and upload per block, partition and failures."""
+    from raybcgd.report.failures import failed_runs
     from raybcgd.report.page import write_report  # importing matplotlib takes a second
-    from raybcgd.report.runs import failed_runs, read_runs
+    from raybcgd.report.runs import read_runs
     from raybcgd.report.tensorboard import write_events
 
     if target is not None and not 0 < target <= 1:
@@ -34,5 +35,5 @@ def report(
         write_events(runs, tensorboard)
         print_line(f"events: {tensorboard}; show them with `tensorboard --logdir {tensorboard}`")
     page = out_file or folders[0] / "report.html"
-    for path in write_report(runs, goal, page, png, failed_runs(folders), asked=target is not None):
+    for path in write_report(runs, goal, page, png, failed_runs(folders, runs), asked=target is not None):
         print_line(f"written: {path}")

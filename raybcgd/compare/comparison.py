@@ -17,10 +17,10 @@ from raybcgd.data.dataset import Dataset
 from raybcgd.data.sources import load_once
 from raybcgd.engine.engines import engine_named
 from raybcgd.engine.session import ignore
-from raybcgd.errors import RunError
+from raybcgd.errors import ConfigError, RunError
 from raybcgd.experiment import run
 from raybcgd.problem import prepare
-from raybcgd.record.comparison import run_labels, write_comparison
+from raybcgd.record.comparison import read_comparison, run_labels, write_comparison
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.record.summary import Standing, failed_standing, over_seeds, standing
 from raybcgd.report.plots import accuracy_against_upload
@@ -76,9 +76,11 @@ def compare(
             problem = prepare(variant, **given)[0]
             rounds, prepared[label] = rounds + expected_rounds(problem), problem.config
     folder = Path(out) if out is not None else new_folder("compare")
-    if not (resume and folder.is_dir()):
-        make_folder(folder)
     seeds = (config.compare or CompareConfig()).seeds or (config.seed,)
+    if resume and folder.is_dir():
+        _check_kept(folder, [name for label in configs for name in run_labels(label, seeds)])
+    else:
+        make_folder(folder)
     runs: dict[str, RunResult] = {}
     failures: dict[str, str] = {}
     display.expect(len(configs) * len(seeds), rounds * len(seeds))
@@ -97,9 +99,27 @@ def compare(
     return _report(runs, failures, prepared, seeds, given["dataset"].name, folder)
 
 
+def _check_kept(folder: Path, names: Sequence[str]) -> None:
+    """Refuse to replace the table and the plot of a comparison by ones that lack some of its finished runs."""
+    found = read_comparison(folder)
+    done = [] if found is None else [n for n in found.methods if RunFolder(folder / slug(n)).summary.exists()]
+    if found is None or set(done) <= set(names):
+        return
+    methods = ", ".join(dict.fromkeys(found.methods.values()))
+    seeds = dict.fromkeys(seed for row in found.runs for seed in row.get("seeds") or ())
+    used = f"seeds {', '.join(map(str, seeds))}" if seeds else "one seed"
+    raise ConfigError(
+        f"{folder} has a comparison of {methods} with {used}, which this one would replace; include the same methods "
+        "and seeds, or choose another --out"
+    )
+
+
 def _run(config: Config, given: dict[str, Any], folder: RunFolder, display: Display, label: str) -> RunResult:
     """Run one variant, or read or resume the run in its folder. `given` are the module, data set and partition."""
-    return run(config, out=folder.path, resume=folder.config.exists(), progress=display, label=label, **given)
+    try:
+        return run(config, out=folder.path, resume=folder.config.exists(), progress=display, label=label, **given)
+    except ConfigError as error:  # such as fewer rounds than are done
+        raise ConfigError(f"{label}: {error}") from None
 
 
 def _report(
@@ -129,7 +149,8 @@ def _report(
     write_atomic(folder / "comparison.md", comparison_markdown(standings, target))
     subject = conditions(first, next(iter(records.values()))[0][0], dataset, seeds)
     references = [line.label for line in standings if line.pooled]
-    accuracy_against_upload(records, target, subject, folder / "comparison.png", references)
+    lost = [line.label for line in standings if not line.rounds]
+    accuracy_against_upload(records, target, subject, folder / "comparison.png", references, lost)
     return Comparison(runs, failures, tuple(standings), target, folder)
 
 

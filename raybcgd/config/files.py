@@ -47,10 +47,10 @@ def run_tables(folder: RunFolder) -> dict[str, Any]:
     """Return the tables of a run folder's config. This imports nothing that they name."""
     if not folder.config.exists():
         if runs := sorted(path.parent for path in folder.path.glob("*/config.toml")):
-            command = "sweep" if (folder.path / "tune").is_dir() else "compare"
+            kind, command = ("sweep", "sweep") if (folder.path / "tune").is_dir() else ("comparison", "compare")
             raise ConfigError(
-                f"{folder.path} holds {len(runs)} runs instead of one; pass one of them, such as {runs[0]}, or "
-                f"continue a comparison or a sweep with `raybcgd {command} CONFIG --out {folder.path} --resume auto`"
+                f"{folder.path} is not a run, but holds runs; pass one of them, such as {runs[0]} (or, if it is a "
+                f"{kind}, continue it with `raybcgd {command} CONFIG --out {folder.path} --resume auto`)"
             )
         raise ConfigError(
             f"{folder.path} holds no run (no config.toml); pass the folder of a run, or start one with `raybcgd train`"

@@ -73,7 +73,7 @@ def _against_all(
                 continue  # centralised training uploads nothing
             xs = [[values(run)[record.round] for record in run.evaluated] for run in method.runs]
             curves = [(x, y(run)) for x, run in zip(xs, method.runs, strict=True)]
-            draw_curve(axes, curves, method.label, styles[method.label])
+            draw_curve(axes, curves, method.label, styles[method.label], above_lowest=label == "loss")
             seen += [value for x in xs for value in x]
         if name == "rounds":
             whole_numbers(axes.xaxis)
@@ -103,13 +103,20 @@ def _legend(figure: Any, axes: Any) -> None:
     figure.legend(lines, texts, loc="outside upper left", ncols=columns, frameon=False, handlelength=3.2)
 
 
-def stages(new: NewFigure, methods: Sequence[Method]) -> Any:
-    """Plot the mean time per round by stage, and rounds over time, both without the first round of a run."""
+def stages(new: NewFigure, methods: Sequence[Method]) -> Any | None:
+    """Plot the mean time per round by stage, and rounds over time, both without the first round of a run.
+
+    Methods without other rounds are left out.
+    """
+    styles = line_styles(method.label for method in methods)
+    methods = [method for method in methods if any(len(run.records) > 1 for run in method.runs)]
+    if not methods:
+        return None
     figure = new(_WIDTH, max(2.6, 1.5 + 0.3 * len(methods)))
     bars, times = figure.subplots(1, 2, width_ratios=(3, 2))
     places, left = range(len(methods)), np.zeros(len(methods))
     for stage, (colour, hatch) in STAGES.items():
-        records = [[r for run in method.runs for r in run.records[1:] or run.records] for method in methods]
+        records = [[r for run in method.runs for r in run.records[1:]] for method in methods]
         means = [np.mean([record.timing.stage_seconds.get(stage, 0.0) for record in found]) for found in records]
         bars.barh(places, means, left=left, height=0.62, label=stage, color=colour, hatch=hatch)
         left += means
@@ -117,7 +124,6 @@ def stages(new: NewFigure, methods: Sequence[Method]) -> Any:
     bars.invert_yaxis()
     bars.set_xlabel("mean seconds per round")
     bars.grid(axis="y", visible=False)
-    styles = line_styles(method.label for method in methods)
     for method in methods:
         for run in method.runs:
             times.plot([seconds - run.elapsed[0] for seconds in run.elapsed], run.rounds, **styles[method.label])

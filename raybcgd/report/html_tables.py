@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from rich.filesize import decimal
 
 from raybcgd.record.summary import Standing, over_seeds, standing, summarise
-from raybcgd.report.runs import FailedRun, Method, Run, differing_settings, methods_of
+from raybcgd.report.failures import FailedRun
+from raybcgd.report.runs import Method, Run, differing_settings, methods_of
 from raybcgd.report.style import percentage
 from raybcgd.report.tables import (
     MEDIAN,
@@ -58,7 +59,8 @@ def _line(method: Method, target: float, failed: Sequence[FailedRun]) -> Standin
         )
         for run in method.runs
     }
-    reasons = tuple(one.reason for one in failed if one.method == method.label)
+    shown = {run.folder for run in method.runs}
+    reasons = tuple(one.reason for one in failed if one.method == method.label and one.folder not in shown)
     seeds = tuple(range(len(rows) + len(reasons)))  # only their number is shown
     row = over_seeds(rows)._replace(failures=reasons, pooled=method.first.pooled)
     return row._replace(seeds=seeds if len(seeds) > 1 else ())
@@ -71,8 +73,8 @@ def _named(line: Standing) -> str:
 
 
 def _rounds(method: Method, line: Standing) -> str:
-    """Return the number of rounds. A run that has not ended also shows how many it will have."""
-    wanted = [run.config.rounds for run in method.runs if run.state != "finished"]
+    """Return the number of rounds. A run that has not ended, or that ended early, also shows how many it can have."""
+    wanted = [run.config.rounds for run in method.runs if run.state != "finished" or run.ended_by]
     return f"{line.rounds} of {wanted[0]}" if wanted else str(line.rounds)
 
 

@@ -11,9 +11,10 @@ from raybcgd.errors import ConfigError
 from raybcgd.report import figures
 from raybcgd.report.bars import duration
 from raybcgd.report.client_figure import client_accuracy
+from raybcgd.report.failures import FailedRun
 from raybcgd.report.html_tables import failure_table, settings_table, summary_table
 from raybcgd.report.plots import headline
-from raybcgd.report.runs import FailedRun, Run, methods_of
+from raybcgd.report.runs import Run, methods_of
 from raybcgd.report.style import NewFigure, drawing, svg
 from raybcgd.report.tables import conditions
 
@@ -65,10 +66,10 @@ _PAGE = """<!DOCTYPE html>
 _TEXTS = {
     "accuracy": (
         "Accuracy",
-        "Accuracy against rounds, and against the floats and bytes uploaded by all clients. It is measured on the test "
-        "data, or on the validation data if the settings below have data.evaluate_on = validation, as in a sweep.",
+        "Accuracy against rounds, and against the floats and bytes uploaded by all clients. It is measured on the "
+        "{data}.",
     ),
-    "loss": ("Loss", "Loss on the same data and axes."),
+    "loss": ("Loss", "Loss on the same data and axes. A band ends at the lowest run."),
     "clients": (
         "Accuracy of the clients",
         "Accuracy of the global model on the clients' own training samples: mean, worst tenth of the clients, and "
@@ -153,7 +154,7 @@ def _page(runs: Sequence[Run], target: float, drawn: Mapping[str, Any], failed: 
         conditions=escape(_conditions(runs)),
         summary=summary_table(methods_of(runs), target, failed, aims),
         settings=settings_table(runs),
-        sections="\n".join(_section(name, figure) for name, figure in drawn.items()),
+        sections="\n".join(_section(name, figure, _evaluated_on(runs)) for name, figure in drawn.items()),
         failures=failure_table(runs, failed),
     )
 
@@ -170,13 +171,16 @@ def _title(runs: Sequence[Run], target: float, failed: Sequence[FailedRun]) -> s
 
 
 def _progress(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield a line about the runs in progress, and one about those that stopped before the end."""
+    """Yield a line about the runs in progress, about those that stopped, and for each limit that ended some early."""
     running = [run for run in runs if run.state == "running"]
     stopped = [run for run in runs if run.state == "stopped"]
     if running:
         yield f"In progress: {'; '.join(_position(run, len(runs)) + _time_left(run) for run in running)}."
     if stopped:
         yield f"Stopped before the end: {'; '.join(_position(run, len(runs)) for run in stopped)}."
+    for limit in dict.fromkeys(run.ended_by for run in runs if run.ended_by):
+        places = (_position(run, len(runs)) for run in runs if run.ended_by == limit)
+        yield f"Ended early: {'; '.join(places)} ({limit})."
 
 
 def _position(run: Run, runs: int) -> str:
@@ -203,9 +207,17 @@ def _differ(runs: Sequence[Run], keys: Sequence[str]) -> bool:
     return any(getattr(run.config, key) != getattr(runs[0].config, key) for run in runs for key in keys)
 
 
-def _section(name: str, figure: Any) -> str:
+def _evaluated_on(runs: Sequence[Run]) -> str:
+    """Return which data the accuracies are measured on."""
+    found = {run.config.data.evaluate_on for run in runs}
+    if len(found) == 1:
+        return f"{found.pop()} data"
+    return "test data, or on the validation data if the settings below have data.evaluate_on = validation"
+
+
+def _section(name: str, figure: Any, data: str) -> str:
     heading, text = _TEXTS[name]
     return (
-        f'<section><h2 id="{name}-heading">{escape(heading)}</h2><p>{escape(text)}</p>'
+        f'<section><h2 id="{name}-heading">{escape(heading)}</h2><p>{escape(text.format(data=data))}</p>'
         f'<figure id="{name}">{svg(figure, name)}</figure></section>'
     )

@@ -30,21 +30,32 @@ _DOT, _RING, _RINGS = 6.0, 4.0, 14.0
 
 
 def accuracy_against_upload(
-    methods: Methods, target: float, subject: str, path: Path, references: Collection[str] = ()
+    methods: Methods,
+    target: float,
+    subject: str,
+    path: Path,
+    references: Collection[str] = (),
+    failed: Collection[str] = (),
 ) -> None:
     """Write a PNG plot of accuracy against the mean upload per client so far, in units of d."""
     with drawing() as new:
-        upload_figure(new, methods, target, subject, references).savefig(path)
+        upload_figure(new, methods, target, subject, references, failed).savefig(path)
 
 
 def upload_figure(
-    new: NewFigure, methods: Methods, target: float, subject: str, references: Collection[str] = ()
+    new: NewFigure,
+    methods: Methods,
+    target: float,
+    subject: str,
+    references: Collection[str] = (),
+    failed: Collection[str] = (),
 ) -> Any:
     """Return the figure. The line below the title states the conditions.
 
-    The `references` are centralised: they have no upload, and are drawn as horizontal lines.
+    The `references` are centralised: they have no upload, and are drawn as horizontal lines. The legend lists the
+    methods that `failed`.
     """
-    figure = new(9.6, max(4.6, 1.6 + 0.22 * len(methods)))
+    figure = new(9.6, max(4.6, 1.6 + 0.22 * (len(methods) + len(failed))))
     axes = figure.subplots()
     styles = line_styles(methods)
     regression = is_regression(methods)
@@ -52,7 +63,7 @@ def upload_figure(
     for label, runs in methods.items():
         curves = [_curve(run, regression) for run in runs]
         if label in federated:
-            draw_curve(axes, curves, label, styles[label])
+            draw_curve(axes, curves, label, styles[label], above_lowest=regression)
         else:
             level = np.mean([tail[0] for _, values in curves if (tail := last_tenth(values)) is not None] or [np.nan])
             axes.axhline(float(level), label=label, **styles[label])
@@ -68,7 +79,9 @@ def upload_figure(
     costs = {label: _cost(runs, target) for label, runs in federated.items()}
     dots = _mark_costs(axes, costs, styles, target)
     texts = {label: _shown(costs[label], runs, target) for label, runs in federated.items()}
-    _legend(figure, axes, costs, {**dict.fromkeys(methods, "no upload"), **texts}, None if regression else target)
+    starred = any(text.endswith("*") for text in texts.values())
+    texts = {**dict.fromkeys(methods, "no upload"), **texts}
+    _legend(figure, axes, costs, texts, None if regression else target, failed)
     title = headline(methods, target, references)
     figure.suptitle(fill(title, _TITLE_COLUMNS), x=0.01, ha="left", fontsize=13, fontweight="bold")
     seeds = any(len(runs) > 1 for runs in methods.values())
@@ -76,6 +89,7 @@ def upload_figure(
     subject += (
         f"; dots: upload after the first round with {percentage(target)}{', mean over seeds' * seeds}" if dots else ""
     )
+    subject += f"; *: the mean of the last tenth is below {percentage(target)}" if starred else ""
     axes.set_title(fill(subject, _SUBJECT_COLUMNS), fontsize=9.5, fontweight="normal", color="#444444")
     return figure
 
@@ -111,16 +125,29 @@ def _curve(records: Sequence[RoundRecord], regression: bool) -> tuple[list[float
 
 
 def _legend(
-    figure: Any, axes: Any, costs: Mapping[str, float | None], texts: Mapping[str, str], target: float | None
+    figure: Any,
+    axes: Any,
+    costs: Mapping[str, float | None],
+    texts: Mapping[str, str],
+    target: float | None,
+    failed: Collection[str],
 ) -> None:
-    """List the methods beside the plot, the cheapest first, with their upload to the target if there is one."""
+    """List the methods beside the plot, the cheapest first, with their upload to the target if there is one.
+
+    Those that `failed` have no line, and come last.
+    """
+    from matplotlib.lines import Line2D
+
     lines = {line.get_label(): line for line in axes.lines if line.get_label() in texts}
     order = sorted(lines, key=lambda label: (costs.get(label) is None, costs.get(label) or 0.0))
     names = {label: shortened(label) for label in order}
     title = None if target is None else f"first reaches {percentage(target)} after"
     figure.legend(
-        [lines[label] for label in order],
-        [names[label] if target is None else f"{names[label]}: {texts[label]}" for label in order],
+        [*(lines[label] for label in order), *(Line2D([], [], linestyle="none") for _ in failed)],
+        [
+            *(names[label] if target is None else f"{names[label]}: {texts[label]}" for label in order),
+            *(f"{shortened(label)}: failed" for label in failed),
+        ],
         loc="outside right upper",
         title=title,
         frameon=False,
@@ -130,8 +157,12 @@ def _legend(
 
 
 def _shown(cost: float | None, runs: Sequence[Sequence[RoundRecord]], target: float) -> str:
+    """Return the upload to the target. As in the table, a star means that the last tenth is below the target."""
+    if cost is not None:
+        tails = [tail[0] for records in runs if (tail := last_tenth(accuracies(records))) is not None]
+        return f"{cost:.1f} d{'*' if np.mean(tails) < target else ''}"
     reached = sum(reaches(records, target) is not None for records in runs)
-    return f"{cost:.1f} d" if cost is not None else f"only {reached} of {len(runs)} seeds" if reached else "never"
+    return f"only {reached} of {len(runs)} seeds" if reached else "never"
 
 
 def _cost(runs: Sequence[Sequence[RoundRecord]], target: float) -> float | None:

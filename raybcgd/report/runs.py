@@ -1,11 +1,12 @@
 """Runs, finished or in progress, read from their folders."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from raybcgd.algorithms.contract import title
 from raybcgd.algorithms.settings import ALGORITHMS, DEFAULT_ALGORITHM
@@ -13,15 +14,19 @@ from raybcgd.config import Config, make_config, run_tables
 from raybcgd.data.partition import Partitioner
 from raybcgd.data.settings import PARTITIONS
 from raybcgd.errors import ConfigError
-from raybcgd.record.comparison import read_comparison, run_labels
+from raybcgd.record.comparison import read_comparison
 from raybcgd.record.lock import in_use
 from raybcgd.record.partition import PartitionRecord, read_partition
 from raybcgd.record.rounds import RoundLog, RoundRecord
 from raybcgd.record.summary import accuracies, losses_of, reaches
+from raybcgd.server.budget import ended_by
 from raybcgd.storage import RunFolder, slug
+
+log = logging.getLogger(__name__)
 
 State = Literal["finished", "running", "stopped"]
 """A stopped run has not finished, and no process continues it."""
+STOPPED_EARLY = "stopped before its first round was complete"
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,11 @@ class Run:
         """Whether there were any failures."""
         return any(any(counts) for counts in self.failures.values())
 
+    @cached_property
+    def ended_by(self) -> str | None:
+        """The limit of `[budget]` that ended the run before its last round, or None."""
+        return ended_by(self.config, self.records) if self.state == "finished" else None
+
     def reaches(self, target: float) -> int | None:
         """Return the index of the first round with the target accuracy."""
         found = reaches(self.records, target)
@@ -127,29 +137,6 @@ class Method:
     def first(self) -> Run:
         """The run with the first seed."""
         return self.runs[0]
-
-
-class FailedRun(NamedTuple):
-    """A failed run of a comparison."""
-
-    label: str
-    method: str
-    reason: str
-    folder: Path
-
-
-def failed_runs(paths: Sequence[Path]) -> list[FailedRun]:
-    """Return the failed runs of comparisons. Their folders have no summary, and possibly no rounds."""
-    found: list[FailedRun] = []
-    for path in paths:
-        folder = path.parent if RunFolder(path).config.exists() else path
-        comparison = read_comparison(folder)
-        for row in () if comparison is None else comparison.runs:
-            names = run_labels(str(row.get("label", "")), row.get("seeds") or ())
-            unfinished = [name for name in names if not RunFolder(folder / slug(name)).summary.exists()]
-            reasons = dict(zip(unfinished, row.get("failures") or (), strict=False))
-            found += [FailedRun(n, row["label"], str(why), folder / slug(n)) for n, why in reasons.items()]
-    return [one for one in found if any(path in (one.folder, one.folder.parent) for path in paths)]
 
 
 def methods_of(runs: Sequence[Run]) -> list[Method]:
@@ -172,9 +159,18 @@ def differing_settings(runs: Sequence[Run]) -> list[str]:
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """Read the runs in folders of runs, comparisons or sweeps. Every run gets a unique label."""
+    """Read the runs in folders of runs, comparisons or sweeps. Every run gets a unique label.
+
+    Runs without a round are left out. If there are no others, raise an error.
+    """
     folders = dict.fromkeys(folder for path in paths for folder in run_folders(path))
-    runs = [_read(RunFolder(folder)) for folder in folders]
+    begun = [folder for folder in folders if has_rounds(folder)]
+    for folder in folders:
+        if folder not in begun:
+            if not begun:
+                raise ConfigError(_without_rounds(folder))
+            log.warning("%s is left out: it %s", folder, "has no rounds yet" if in_use(folder) else STOPPED_EARLY)
+    runs = [_read(RunFolder(folder)) for folder in begun]
     named: list[Run] = []
     for run in runs:
         same = [other for other in runs if other.label == run.label]
@@ -193,6 +189,17 @@ def _distinction(run: Run, same: Sequence[Run]) -> str:
     return text if keys and len(keys) <= 4 and unique else run.folder.name
 
 
+def has_rounds(folder: Path) -> bool:
+    """Return whether at least one round of a run is complete."""
+    return bool(RoundLog(RunFolder(folder).rounds).content())
+
+
+def _without_rounds(folder: Path) -> str:
+    if in_use(folder):
+        return f"{folder} has no rounds yet; wait for the first one"
+    return f"{folder} {STOPPED_EARLY}; leave it out, or start it again"
+
+
 def run_folders(path: Path) -> list[Path]:
     """Return the run folders in `path`, in the order of the comparison."""
     if RunFolder(path).config.exists():
@@ -201,7 +208,7 @@ def run_folders(path: Path) -> list[Path]:
     if not found:
         raise ConfigError(f"{path} contains no run (no config.toml); pass the folder of a run or of a comparison")
     # A run that failed in its first round has nothing to show.
-    found = [folder for folder in found if RoundLog(RunFolder(folder).rounds).content()] or found
+    found = [folder for folder in found if has_rounds(folder)] or found
     order = [path / slug(name) for name in _methods(path)]
     return [*(folder for folder in order if folder in found), *(folder for folder in found if folder not in order)]
 
@@ -215,13 +222,13 @@ def _methods(folder: Path) -> dict[str, str]:
 def _read(folder: RunFolder) -> Run:
     tables = run_tables(folder)
     records = tuple(RoundLog(folder.rounds))
-    if not records:
-        raise ConfigError(f"{folder.path} has no rounds yet; wait for the first one")
     methods = _methods(folder.path.parent)
-    label = next((label for label in methods if slug(label) == folder.path.name), None) or _title(tables)
+    label = next((label for label in methods if slug(label) == folder.path.name), None) or method_title(tables)
     config, partition = _readable_config(tables), read_partition(folder.partition)
     state = _state(folder, config, len(records))
-    return Run(label, methods.get(label, label), dict(_flat(tables)), folder.path, config, records, partition, state)
+    return Run(
+        label, methods.get(label, label), dict(flat_settings(tables)), folder.path, config, records, partition, state
+    )
 
 
 def _state(folder: RunFolder, config: Config, rounds: int) -> State:
@@ -233,10 +240,11 @@ def _state(folder: RunFolder, config: Config, rounds: int) -> State:
     return "finished" if folder.summary.exists() else "stopped"
 
 
-def _flat(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat_settings(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the settings in nested tables by key, such as "algorithm.lr"."""
     for key, value in tables.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flat_settings(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
@@ -265,7 +273,7 @@ def _readable_config(tables: Mapping[str, Any]) -> Config:
     return make_config(kept)
 
 
-def _title(tables: Mapping[str, Any]) -> str:
+def method_title(tables: Mapping[str, Any]) -> str:
     """Return the method's name as its paper writes it, or the name of a class outside raybcgd."""
     method = tables.get("algorithm", {})
     name = method.get("name", DEFAULT_ALGORITHM) if isinstance(method, dict) else method

@@ -94,8 +94,13 @@ def line_styles(labels: Iterable[str]) -> dict[str, dict[str, str]]:
     }
 
 
-def draw_curve(axes: Any, curves: Sequence[Curve], label: str, style: Mapping[str, str]) -> None:
-    """Plot a method's curve. With several seeds: the mean, and a band of one standard deviation."""
+def draw_curve(
+    axes: Any, curves: Sequence[Curve], label: str, style: Mapping[str, str], above_lowest: bool = False
+) -> None:
+    """Plot a method's curve. With several seeds: the mean, and a band of one standard deviation.
+
+    With `above_lowest`, the band ends at the lowest run, so that it fits on a logarithmic axis.
+    """
     length = min(len(x) for x, _ in curves)
     x = np.mean([np.array(x[:length], dtype=float) for x, _ in curves], axis=0)
     y = np.array([np.array(y[:length], dtype=float) for _, y in curves])
@@ -103,7 +108,8 @@ def draw_curve(axes: Any, curves: Sequence[Curve], label: str, style: Mapping[st
     axes.plot(x, y.mean(axis=0), label=label, **style, **marker)
     if len(curves) > 1:
         mean, deviation = y.mean(axis=0), y.std(axis=0, ddof=1)
-        axes.fill_between(x, mean - deviation, mean + deviation, color=style["color"], alpha=0.18, linewidth=0)
+        low = np.maximum(mean - deviation, y.min(axis=0)) if above_lowest else mean - deviation
+        axes.fill_between(x, low, mean + deviation, color=style["color"], alpha=0.18, linewidth=0)
 
 
 def heat_map(axes: Any, table: Any, **options: Any) -> Any:

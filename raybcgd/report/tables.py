@@ -73,7 +73,14 @@ def comparison_markdown(lines: Sequence[Standing], target: float, details: bool 
     rows = _rows(lines, target, details)
     texts = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
     below = " ".join([UNIT, MEDIAN, *notes(lines, target)])  # a line that starts with a star would be a list
-    return "".join(f"| {' | '.join(row)} |\n" for row in texts) + f"\n{below}\n"
+    reasons = "".join(f"\n{_failure(line)}\n" for line in lines if line.failures)
+    return "".join(f"| {' | '.join(row)} |\n" for row in texts) + f"\n{below}\n{reasons}"
+
+
+def _failure(line: Standing) -> str:
+    """Return why runs of a method failed. Seeds often fail for the same reason."""
+    which = f" ({len(line.failures)} of {len(line.seeds)} seeds)" if line.seeds else ""
+    return f"{line.label}{which} failed: {'; '.join(dict.fromkeys(line.failures))}"
 
 
 def notes(lines: Sequence[Standing], target: float) -> list[str]:
@@ -160,7 +167,7 @@ def _more_cells(line: Standing, target: float) -> dict[str, str]:
     }
     if line.pooled:
         cells |= {name: "-" for name in cells if name.startswith(("floats", "bytes"))}
-    return cells
+    return cells if line.rounds else {**dict.fromkeys(cells, "-"), "settings": cells["settings"]}
 
 
 def last_tenth_text(line: Standing) -> str:

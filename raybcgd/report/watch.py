@@ -9,8 +9,9 @@ from pathlib import Path
 
 from raybcgd.errors import ConfigError
 from raybcgd.record.lock import in_use
+from raybcgd.report.failures import failed_runs
 from raybcgd.report.page import write_report
-from raybcgd.report.runs import failed_runs, read_runs, run_folders
+from raybcgd.report.runs import read_runs, run_folders
 from raybcgd.storage import RunFolder
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class LivePage:
         with tempfile.TemporaryDirectory() as folder:
             page = Path(folder) / "report.html"
             target = self._target or runs[0].config.metrics.target
-            write_report(runs, target, page, failed=failed_runs(self._paths), asked=self._target is not None)
+            write_report(runs, target, page, failed=failed_runs(self._paths, runs), asked=self._target is not None)
             return page.read_bytes()
 
 

@@ -37,7 +37,8 @@ class BudgetConfig(Section):
             return f"budget.target_accuracy = {self.target_accuracy:g}, which is reached"
         since_best = len(qualities) - 1 - qualities.index(max(qualities))
         if self.patience is not None and since_best >= self.patience:
-            return f"budget.patience = {self.patience}: no new best in the last {since_best} evaluations"
+            last = "evaluation" if since_best == 1 else f"{since_best} evaluations"
+            return f"budget.patience = {self.patience}: no new best in the last {last}"
         return None
 
 

@@ -59,6 +59,30 @@ def test_times_leave_out_the_first_round(folder: Path) -> None:
     assert times.lines[0].get_xdata()[-1] < 9
 
 
+def test_a_run_with_one_round_has_no_times(folder: Path) -> None:
+    first, second = read_runs([folder / "fedavg", folder / "fedbcgd"])
+    short = replace(first, records=first.records[:1])
+    with drawing() as new:
+        assert figures.stages(new, methods_of([short])) is None
+        bars = figures.stages(new, methods_of([short, second])).axes[0]
+    assert [text.get_text() for text in bars.get_yticklabels()] == ["FedBCGD"]
+
+
+def test_a_band_of_losses_ends_at_the_lowest_run(folder: Path) -> None:
+    """On a logarithmic axis, a deviation above the mean would reach the bottom."""
+    (run,) = read_runs([folder / "fedavg"])
+    seeds = []
+    for loss in (0.1, 0.1, 9.0):
+        quality = run.records[0].quality.model_copy(update={"loss": loss})
+        seeds.append(replace(run, records=tuple(one.model_copy(update={"quality": quality}) for one in run.records)))
+    with drawing() as new:
+        figure = figures.loss(new, methods_of(seeds))
+    assert figure is not None
+    for axes in figure.axes:
+        (band,) = axes.collections
+        assert band.get_paths()[0].vertices[:, 1].min() == pytest.approx(0.1)
+
+
 def test_a_run_has_the_same_colour_in_the_plot_and_on_the_page(folder: Path) -> None:
     runs = read_runs([folder])
     with drawing() as new:

@@ -147,6 +147,31 @@ def test_the_page_lists_the_hyper_parameters_of_every_run(page: Path) -> None:
     assert "local.batch_size = 20" in settings
 
 
+def test_the_page_says_which_limit_ended_a_run(folder: Path, tmp_path: Path) -> None:
+    done = read_runs([folder / "fedavg", folder / "fedbcgd"])
+    budget = done[0].config.budget.model_copy(update={"patience": 1})
+    config = done[0].config.model_copy(update={"rounds": 50, "budget": budget})
+    qualities = [one.quality.model_copy(update={"accuracy": 0.5}) for one in done[0].records]
+    records = [one.model_copy(update={"quality": q}) for one, q in zip(done[0].records, qualities, strict=True)]
+    write_report([replace(done[0], config=config, records=tuple(records)), done[1]], 0.2, tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    reason = "budget.patience = 1: no new best in the last 5 evaluations"
+    assert f"<strong>Ended early: FedAvg, round 6 of 50 ({reason}).</strong>" in text
+    assert "<td>FedAvg</td><td>6 of 50</td>" in text
+    assert "<td>FedBCGD</td><td>6</td>" in text
+    assert "<th>final accuracy</th>" in text
+
+
+def test_the_page_says_which_data_the_accuracy_is_measured_on(page: Path, folder: Path, tmp_path: Path) -> None:
+    assert "It is measured on the test data.</p>" in page.read_text()
+    first, second = read_runs([folder / "fedavg", folder / "fedbcgd"])
+    data = first.config.data.model_copy(update={"validation_share": 0.1, "evaluate_on": "validation"})
+    tuned = replace(first, config=first.config.model_copy(update={"data": data}))
+    for runs, words in (([tuned], "validation data."), ([tuned, second], "test data, or on the validation data if")):
+        write_report(runs, 0.2, tmp_path / "page.html")
+        assert f"It is measured on the {words}" in (tmp_path / "page.html").read_text()
+
+
 def test_runs_on_different_data_get_no_headline(folder: Path, tmp_path: Path) -> None:
     first, second = read_runs([folder / "fedavg", folder / "fedbcgd"])
     data = second.config.data.model_copy(update={"source": "other"})
@@ -201,7 +226,7 @@ def test_a_run_without_evaluated_rounds_has_a_report(folder: Path, tmp_path: Pat
     blind = first.model_copy(update={"quality": first.quality.model_copy(update={"accuracy": None, "loss": None})})
     write_report([replace(run, records=(blind,))], 0.9, tmp_path / "page.html")
     found = re.findall(r'<figure id="(\w+)">', (tmp_path / "page.html").read_text())
-    assert found == ["stages", "drift", "movement", "upload", "partition"]
+    assert found == ["drift", "movement", "upload", "partition"]
 
 
 def test_a_run_of_an_older_version_is_refused_with_one_line(folder: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ RUNS = {
     ),
     "resume several runs": Case(
         ("resume", "{tmp}"),
-        "{tmp} holds 1 runs instead of one; pass one of them, such as {run} … `raybcgd compare CONFIG --out",
+        "{tmp} is not a run, but holds runs; pass one of them, such as {run} … `raybcgd compare CONFIG --out",
         prepare=remove("config.toml"),
     ),
     "resume without config": resume(
@@ -110,7 +110,8 @@ RUNS = {
         ("report", "{config}"), "{tmp}/config.toml contains no run (no … pass the folder of a run or of a comparison"
     ),
     "report without rounds": report(
-        write("run/rounds.jsonl", ""), says="{tmp}/run has no rounds yet; wait for the first one"
+        write("run/rounds.jsonl", ""),
+        says="{tmp}/run stopped before its first round was complete; leave it out, or start it again",
     ),
     "report with a garbage log": report(
         write("run/rounds.jsonl", "hello\nworld\n"),

@@ -1,0 +1,77 @@
+"""Runs that failed or stopped without a result, which a report lists but does not draw."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from raybcgd.config import run_tables
+from raybcgd.errors import ConfigError
+from raybcgd.record.comparison import read_comparison, run_labels
+from raybcgd.record.lock import in_use
+from raybcgd.report.runs import STOPPED_EARLY, Run, flat_settings, has_rounds, method_title
+from raybcgd.report.sweeps import Point
+from raybcgd.storage import RunFolder, slug
+
+
+class FailedRun(NamedTuple):
+    """A failed run of a comparison or a sweep, or a run that stopped before its first round was complete."""
+
+    label: str
+    method: str
+    reason: str
+    folder: Path
+
+
+def failed_runs(paths: Sequence[Path], runs: Sequence[Run] = ()) -> list[FailedRun]:
+    """Return the failed runs in folders of runs, comparisons or sweeps. They have no summary, and possibly no rounds.
+
+    Those that are among `runs` get their labels.
+    """
+    found: dict[Path, FailedRun] = {}
+    for path in paths:
+        folder = path.parent if RunFolder(path).config.exists() else path
+        for one in (*_of_comparison(folder), *_of_sweep(folder), *_stopped(path)):
+            ended = not RunFolder(one.folder).summary.exists() and not in_use(one.folder)
+            if ended and path in (one.folder, one.folder.parent):
+                found.setdefault(one.folder, one)
+    for run in runs:
+        if run.folder in found:
+            found[run.folder] = found[run.folder]._replace(label=run.label, method=run.method)
+    return list(found.values())
+
+
+def _of_comparison(folder: Path) -> Iterator[FailedRun]:
+    comparison = read_comparison(folder)
+    for row in () if comparison is None else comparison.runs:
+        names = run_labels(str(row.get("label", "")), row.get("seeds") or ())
+        unfinished = [name for name in names if not RunFolder(folder / slug(name)).summary.exists()]
+        for name, reason in zip(unfinished, row.get("failures") or (), strict=False):
+            yield FailedRun(name, row["label"], str(reason), folder / slug(name))
+
+
+def _of_sweep(folder: Path) -> Iterator[FailedRun]:
+    """Yield the points with an error. They have no results, so their other entries are settings."""
+    file = folder / "sweep.json"
+    if not file.exists():
+        return
+    try:
+        failed = [dict(point) for point in json.loads(file.read_bytes())["points"] if point["error"] is not None]
+        places = [folder / str(point.pop("folder")) for point in failed]
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(f"{file} is not a sweep record; restore it, or delete it") from None
+    for number, (point, place) in enumerate(zip(failed, places, strict=True)):
+        reason, label = str(point.pop("error")), Point(number, point, {}).label
+        if RunFolder(place).config.exists():  # otherwise, the run is on the node where it ran
+            tables = run_tables(RunFolder(place))
+            settings = dict(flat_settings(tables))
+            values = {key: settings.get(key, value) for key, value in point.items()}
+            label = f"{method_title(tables)} ({Point(number, values, {}).label})"
+        yield FailedRun(label, label, reason, place)
+
+
+def _stopped(path: Path) -> Iterator[FailedRun]:
+    folders = [path] if RunFolder(path).config.exists() else sorted(file.parent for file in path.glob("*/config.toml"))
+    for folder in folders:
+        if not has_rounds(folder):
+            yield FailedRun(str(folder), str(folder), f"{STOPPED_EARLY}; start it again", folder)
