@@ -28,7 +28,7 @@ DATA = {
         says="data.root: cannot read … fetch it again",
     ),
     "no label column": data(
-        parquet({"label": None}), says="data.label_column: no column of … write the labels as integers 0, 1, …"
+        parquet({"label": None}), says="data.label_column: found no integers … write the labels as integers 0, 1, …"
     ),
     "no image column": data(
         parquet({"image": None}),
@@ -80,11 +80,11 @@ DATA = {
     ),
     "string labels": data(
         parquet({"label": ["cat", "dog"] * 20}),
-        says="data.label_column: no column of … write the labels as integers 0, 1, …",
+        says="data.label_column: found no integers … write the labels as integers 0, 1, …",
     ),
     "float labels in Parquet": data(
         parquet({"label": [0.5, 1.5] * 20}),
-        says="data.label_column: no column of … write the labels as integers 0, 1, …",
+        says="data.label_column: found no integers … write the labels as integers 0, 1, …",
     ),
     "null labels": data(parquet({"label": [0, None] * 20}), says="data.label_column: column 'label' of … remove them"),
     "negative labels": data(
