@@ -260,7 +260,9 @@ def test_a_resume_with_nothing_to_do_starts_no_engine(config: Path, out: Path, m
         result = raybcgd("resume", out, *settings)
         assert result.exit_code == 0, result.output
         assert "FedBCGD: already finished after 4 rounds\n" in result.output
-        assert f"--set {'budget.target_accuracy' if settings else 'rounds'}=…" in result.output
+        limit = "budget.target_accuracy above 0." if settings else "rounds above 4\n"
+        assert f"finished after 4 rounds; to continue it, use --set to raise {limit}" in result.output
+        assert ("budget.target_accuracy = 0.01, which is reached" in result.output) == bool(settings)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
