@@ -64,7 +64,7 @@ def resume(
     """
     run_folder = RunFolder(folder)
     check_objects(run_folder)
-    _run(load_run_config(run_folder, settings or (), trust, from_python=False), run_folder, True, log)
+    _run(load_run_config(run_folder, settings or (), trust), run_folder, True, log)
 
 
 def _run(config: Config, folder: RunFolder, resume: bool, log: Literal["auto", "json"]) -> None:
