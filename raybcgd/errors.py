@@ -23,6 +23,10 @@ class DivergedError(RunError):
     """The model or an upload is no longer finite. Unlike other run errors, this one is caused by the settings."""
 
 
+class ContractError(RunError):
+    """A method or a codec does not do what it declares. This is a fault of its code, not of a client."""
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message without its full stop, or the error's class name."""
     if type(error).__module__.startswith("pydantic") and (details := getattr(error, "errors", None)) is not None:

@@ -126,7 +126,7 @@ def _run(
     limit = ended_by(config, records)
     if limit is not None:
         log_step(folder.run_name, f"ended after {len(records)} rounds", limit)
-    # The start-up of earlier processes is not recorded.
+    # The preparation of earlier processes is not recorded.
     earlier_seconds = sum(record.timing.seconds for record in records if record.round not in ran)
     flat = problem.flat_model()
     save_models(folder, flat, models)

@@ -84,6 +84,8 @@ class Outcome(NamedTuple):
     error: str | None = None
     diverged: bool = False
     """Whether the error is an upload with non-finite values."""
+    breaks_contract: bool = False
+    """Whether the error is a fault of the method or the codec, and not of the client."""
     traffic: Traffic | None = None
     """Cost of the upload, if it depends on the values."""
 

@@ -65,7 +65,7 @@ class Run:
 
     def config(self, trust: bool = False) -> Config:
         """Return the config. With `trust`, import code outside raybcgd that it names."""
-        return load_run_config(self._files, trust=trust)
+        return load_run_config(self._files, trust=trust, call="run.config")
 
     def frame(self) -> Any:
         """Return one row per round as a pandas.DataFrame."""
@@ -97,12 +97,17 @@ class Run:
             shape = (self.summary or {}).get("input_shape")
             if shape is None or "model" not in self.settings:
                 raise ConfigError(f"{self.folder} does not say how to build its model; call run.model(module)")
-            config = self.config(trust)
+            config = load_run_config(self._files, trust=trust, call="run.model")
             module = build(config.model, tuple(shape), (self.summary or {})["classes"], config.seed)
-        names = set(dict(module.named_parameters())) | set(dict(module.named_buffers()))
-        if not names >= set(weights):
-            missing = ", ".join(sorted(set(weights) - names)[:3])
+        present = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        if not present.keys() >= weights.keys():
+            missing = ", ".join(sorted(weights.keys() - present.keys())[:3])
             raise ConfigError(f"{self.folder}: the weights {missing} are not in this module; pass the run's module")
+        for name in (name for name in present if name in weights):
+            here, there = tuple(present[name].shape), tuple(weights[name].shape)
+            if here != there:
+                found = f"{name} has shape {here} in this module and {there} in the run"
+                raise ConfigError(f"{self.folder}: {found}; pass a module of the same size")
         module.load_state_dict(weights, strict=False)  # integer buffers are not part of the weights
         return module.eval()
 

@@ -24,7 +24,7 @@ from raybcgd.engine.ray.cluster import cluster, node_resources
 from raybcgd.engine.ray.placement import host_count, host_needs
 from raybcgd.errors import ConfigError, DivergedError, RunError, last_line
 from raybcgd.experiment import run
-from raybcgd.problem import prepare
+from raybcgd.problem import prepare, with_partition
 from raybcgd.record.rounds import RoundLog, RoundRecord
 from raybcgd.record.summary import Ranking, read_summary, standing
 from raybcgd.report.points import showing_points
@@ -91,7 +91,7 @@ def sweep(
         given = load_once(tuned.data, dataset, partition)
     trials = [make_config(assign(tables_of(tuned), point)) for point in points]
     with display.stage(f"checking {len(points)} points"):  # report an error in any config before the first run
-        rounds = [expected_rounds(prepare(each, **given)[0]) for each in trials]
+        problems = [prepare(each, **given)[0] for each in trials]
     folder = (Path(out) if out is not None else new_folder("sweep")).absolute()
     if not (resume and folder.is_dir()):
         make_folder(folder)
@@ -99,7 +99,7 @@ def sweep(
     with ExitStack() as stack:
         with display.stage("starting Ray"):
             stack.enter_context(cluster(config.hosts.address))
-        shown = stack.enter_context(showing_points(display, folders, rounds))
+        shown = stack.enter_context(showing_points(display, folders, [*map(expected_rounds, problems)]))
 
         def observed(point: Point) -> None:
             shown.end(point.number, f"{point.label}: {point.error or f'validation {_quality(point)}'}")
@@ -107,7 +107,10 @@ def sweep(
                 observe(point)
 
         done = _run_all(trials, points, given, folder, observed)
-    configs = [make_config(assign(tables_of(config), point)) for point in points]
+    configs = [
+        with_partition(make_config(assign(tables_of(config), point)), problem.config.data.partition)
+        for point, problem in zip(points, problems, strict=True)
+    ]
     regression = given["dataset"].regression or config.data.task == "regression"
     metric = metric or ("last_tenth_loss" if regression else "last_tenth_accuracy")
     return _report(done, configs, metric, tuned.data.validation_share, folder)

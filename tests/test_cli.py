@@ -110,6 +110,15 @@ def test_blocks_states_the_upload_of_the_method_and_its_codec(config: Path) -> N
     assert "2.0 times less than the whole model" in " ".join(halved.split()), halved
 
 
+def test_blocks_explains_why_d_is_more_than_the_parameters() -> None:
+    given = ("blocks", "--model", "resnet8", "--shape", "1x8x8")
+    shown = " ".join(raybcgd(*given, "--set", "model.options.norm=batch").stdout.split())
+    assert (
+        "d = 78,426 counts 77,754 parameters and 672 numbers in buffers, such as the statistics of batch norm." in shown
+    )
+    assert "buffers" not in raybcgd(*given).stdout
+
+
 def test_blocks_shows_the_blocks_of_a_paper() -> None:
     result = raybcgd("blocks", "--model", "lenet5", "--classes", "10")
     assert result.exit_code == 0, result.output
@@ -260,7 +269,9 @@ def test_a_resume_with_nothing_to_do_starts_no_engine(config: Path, out: Path, m
         result = raybcgd("resume", out, *settings)
         assert result.exit_code == 0, result.output
         assert "FedBCGD: already finished after 4 rounds\n" in result.output
-        assert f"--set {'budget.target_accuracy' if settings else 'rounds'}=…" in result.output
+        limit = "budget.target_accuracy above 0." if settings else "rounds above 4\n"
+        assert f"finished after 4 rounds; to continue it, use --set to raise {limit}" in result.output
+        assert ("budget.target_accuracy = 0.01, which is reached" in result.output) == bool(settings)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 

@@ -1,5 +1,6 @@
 """Runs read back from their folders, as objects and as tables."""
 
+import re
 from pathlib import Path
 
 import pandas
@@ -47,12 +48,15 @@ def test_a_run_is_read_back_with_its_curves_config_and_model(out: Path) -> None:
 
 
 def test_a_module_of_ones_own_is_passed_again(out: Path) -> None:
-    def net() -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.BatchNorm1d(6), nn.Linear(6, 10))
+    def net(width: int = 6) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.BatchNorm1d(width), nn.Linear(width, 10))
 
     result = run(small(rounds=1, blocks={"count": 1}), module=net(), out=out)
     with pytest.raises(ConfigError, match=r"was started with module=.*Sequential; call run.model\(module\)"):
         Run.open(out).model()
+    shapes = r"1\.weight has shape \(8, 64\) in this module and \(6, 64\) in the run; pass a module of the same size$"
+    with pytest.raises(ConfigError, match=shapes):
+        Run.open(out).model(net(8))
     restored = Run.open(out).model(net())
     assert not result.model.training
     assert not restored.training
@@ -83,14 +87,15 @@ def test_advice_about_code_of_ones_own_is_for_python(out: Path) -> None:
     run(small(rounds=1), out=out)
     config = out / "config.toml"
     config.write_text(config.read_text().replace('name = "mlp"', 'name = "tests.wrong.code:Net"'))
-    for call in (Run.open(out).config, Run.open(out).model, lambda: analyse_run(out)):
-        with pytest.raises(
-            ConfigError, match="names code outside raybcgd; read that code, then pass trust=True to run"
-        ):
+    opened = Run.open(out)
+    calls = {"run.config": opened.config, "run.model": opened.model, "analyse_run": lambda: analyse_run(out)}
+    for name, call in calls.items():
+        line = f"names code outside raybcgd; read that code, then call {name}(trust=True) to run it"
+        with pytest.raises(ConfigError, match=re.escape(line)):
             call()
     config.write_text(config.read_text().replace("tests.wrong.code:Net", "__main__:Net"))
     with pytest.raises(
-        ConfigError, match="defined in a script or a notebook; define it here too, then pass trust=True"
+        ConfigError, match=r"defined in a script or a notebook; define it here too, then call run.config\(trust=True\)"
     ):
         Run.open(out).config()
     config.write_text(config.read_text().replace("__main__:Net", "Net") + '\n[objects]\nmodule = "x.Net"\n')

@@ -41,7 +41,7 @@ def analyse_run(
     With `trust`, the folder's config may name code outside raybcgd, which is imported.
     """
     run_folder = RunFolder(Path(folder))
-    config = load_run_config(run_folder, trust=trust)
+    config = load_run_config(run_folder, trust=trust, call="analyse_run")
     problem, data = prepare(config, module, dataset, partition)
     return Analyst(problem, data, run_folder).report(settings or config.analysis or AnalysisConfig())
 

@@ -90,6 +90,10 @@ def _print_blocks(config: Config, shape: tuple[int, ...], classes: int, clients:
         numbers = (f"{row.parameters:,}", f"{row.bytes:,}", f"{row.share:.1%}", f"{row.weights:,}")
         table.add_row(row.block, _layer_names(row), *numbers)
     out.print(table)
+    trained = sum(row.parameters for row in rows)
+    if trained < layout.size:
+        buffers = f"{layout.size - trained:,} numbers in buffers, such as the statistics of batch norm"
+        print_line(f"d = {layout.size:,} counts {trained:,} parameters and {buffers}.")
     print_line(_upload(config, module, layout))
 
 

@@ -29,7 +29,7 @@ from raybcgd.record.rounds import RoundLog
 from raybcgd.record.summary import Ranking
 from raybcgd.report.sweeps import edge_hints
 from raybcgd.report.tables import comparison_table, run_table
-from raybcgd.server.budget import ended_by
+from raybcgd.server.budget import ended_by, limits_to_raise
 from raybcgd.storage import RunFolder, in_job, new_folder
 
 
@@ -64,7 +64,7 @@ def resume(
     """
     run_folder = RunFolder(folder)
     check_objects(run_folder)
-    _run(load_run_config(run_folder, settings or (), trust, from_python=False), run_folder, True, log)
+    _run(load_run_config(run_folder, settings or (), trust), run_folder, True, log)
 
 
 def _run(config: Config, folder: RunFolder, resume: bool, log: Literal["auto", "json"]) -> None:
@@ -83,11 +83,14 @@ def _run(config: Config, folder: RunFolder, resume: bool, log: Literal["auto", "
         how = "continue from the last checkpoint" if saved else "there is no checkpoint yet; start again at round 1"
         command = resume_command(run_tables(folder), folder)
         raise Interrupted(f"{what} after {done} rounds; {how} with `{command}`", code) from None
+    summary = result.summary
     if before == len(result.records):
-        limit = ended_by(config, result.records) or "rounds"
-        more = limit.partition(" = ")[0]
-        print_line(f"{folder.path} had already finished after {before} rounds; to continue it, add --set {more}=…")
-    out.print(run_table(result.summary, result.folder))
+        more = limits_to_raise(config, result.records)
+        print_line(
+            f"{folder.path} had already finished after {before} rounds; to continue it, use --set to raise {more}"
+        )
+        summary = {**summary, "ended_by": ended_by(config, result.records)}  # by a limit that may have changed
+    out.print(run_table(summary, result.folder))
 
 
 def _unfinished(end: KeyboardInterrupt, folder: Path, runs: str) -> Interrupted:

@@ -24,7 +24,7 @@ from raybcgd.client.training import LocalWork
 from raybcgd.client.uploads import Sent, Trained, Uploads
 from raybcgd.data.dataset import Split
 from raybcgd.data.normalise import as_targets, normalise
-from raybcgd.errors import located_line, named_line
+from raybcgd.errors import ContractError, located_line, named_line
 from raybcgd.messages import (
     FRESH,
     CallResult,
@@ -206,7 +206,8 @@ class ClientHost:
             if is_fatal(error) or (rnd.reducer.broken and not isinstance(error, Diverged)):
                 raise _DeviceLost(HostLost(tuple(task.client for task in tasks), text)) from None
             diverged, full = isinstance(error, Diverged), is_out_of_memory(error)
-            text = str(error) if diverged else text
+            contract = isinstance(error, ContractError)
+            text = str(error) if diverged or contract else text
         # Outside the except clause, the traceback no longer holds the tensors of the failed stack.
         if full and self._free_device():
             return self._train_isolated(tasks, rnd)
@@ -215,7 +216,7 @@ class ClientHost:
             parts = [tasks[start : start + size] for start in range(0, len(tasks), size)]
             return [outcome for part in parts for outcome in self._train_isolated(part, rnd)]
         seconds = time.perf_counter() - started
-        return [Outcome(task.client, None, FRESH, seconds, float("nan"), text, diverged) for task in tasks]
+        return [Outcome(task.client, None, FRESH, seconds, float("nan"), text, diverged, contract) for task in tasks]
 
     def _free_device(self) -> bool:
         """Free cached memory on the device. Return whether client states were freed."""
@@ -283,9 +284,7 @@ class ClientHost:
         rows, states = self._gather(tasks)
         mine = self._algorithm.Client(*self._on_device(tasks, states, stacked))
         returned = self._algorithm.client_rule(work, rnd.down, mine)
-        if not isinstance(returned, tuple) or len(returned) != 2:
-            raise TypeError(f"client_rule returned {type(returned).__name__}; return (self.Upload(…), self.Client(…))")
-        upload, new = returned
+        upload, new = rnd.uploads.checked(returned, len(tasks) if stacked else None)
         losses = work.training_loss().reshape(-1)
         on_device: dict[int, Row] | None = {} if self._device_states and self._algorithm.Client._fields else None
         return Trained(tasks, upload, mine, new, rows, states, steps, losses, stacked, on_device)

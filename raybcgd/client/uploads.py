@@ -11,7 +11,7 @@ from torch import Tensor
 from raybcgd.aggregation.reducer import Reducer
 from raybcgd.algorithms.contract import Field, declared
 from raybcgd.client.device_states import Row, assembled
-from raybcgd.errors import RunError
+from raybcgd.errors import ContractError
 from raybcgd.messages import ClientTask, RoundOrders, Traffic
 from raybcgd.problem import Problem
 from raybcgd.randomness import stream
@@ -62,11 +62,27 @@ class Uploads:
         self._problem, self._wire, self._reducer, self._orders = problem, wire, reducer, orders
         self._algorithm = problem.algorithm
 
+    def checked(self, returned: Any, stack: int | None) -> tuple[Any, Any]:
+        """Return the upload and the new state from a client rule, of the declared sizes. `stack`: see `_check_size`."""
+        kind, state = self._algorithm.upload_type, self._algorithm.Client
+        rule, pair = f"client_rule of {type(self._algorithm).__name__}", type(returned) is tuple and len(returned) == 2
+        upload, new = returned if pair else (None, None)
+        if (
+            not set(kind._fields) <= set(getattr(upload, "_fields", ()))
+            or getattr(new, "_fields", new) != state._fields
+        ):
+            found = f"({', '.join(type(part).__name__ for part in returned)})" if pair else type(returned).__name__
+            raise ContractError(f"{rule} returned {found}; return (self.{kind.__name__}(…), self.Client(…))")
+        size, phases = self._wire.layout.size, self._problem.data_phases
+        for field in declared(kind):
+            shape = (size,) if field.per_coordinate else (1,)
+            _check_size(rule, f"{kind.__name__}.{field.name}", getattr(upload, field.name), shape, stack)
+        for field in declared(state):
+            _check_size(rule, f"Client.{field.name}", getattr(new, field.name), field.shape(size, phases), stack)
+        return upload, new
+
     def send(self, trained: Trained) -> list[Sent]:
         """Return the uploads, grouped by block, and overwrite the clients' states."""
-        for field, value in zip(declared(self._algorithm.Client), trained.new, strict=True):
-            shape = field.shape(self._wire.layout.size, self._problem.data_phases)
-            _check_size(field, value, shape, len(trained.tasks) if trained.stacked else None, "client_rule")
         return [self._send_block(trained, block, positions) for block, positions in _by_block(trained.tasks)]
 
     def _send_block(self, trained: Trained, block: int | None, positions: list[int]) -> Sent:
@@ -120,42 +136,48 @@ class Uploads:
         """Write the clients' new states: the result of `settle` on the uploaded coordinates, `new` elsewhere."""
         slices, fields = self._wire.coordinates(block), declared(self._algorithm.Client)
         new = trained.new if not trained.stacked else type(trained.new)(*(value[chosen] for value in trained.new))
-        settled = self._algorithm.settle(restrict(new, slices), terms)
+        settled, rule = (
+            self._algorithm.settle(restrict(new, slices), terms),
+            f"settle of {type(self._algorithm).__name__}",
+        )
+        if getattr(settled, "_fields", None) != self._algorithm.Client._fields:
+            raise ContractError(f"{rule} returned {type(settled).__name__}; return self.Client(…)")
         if trained.on_device is not None:
             rows = assembled(fields, new, settled, slices, count, trained.stacked)
             positions = range(len(trained.tasks))[chosen] if isinstance(chosen, slice) else chosen
             trained.on_device.update(zip(positions, rows, strict=True))
         for field, name in zip(fields, self._algorithm.Client._fields, strict=True):
             target, changed = trained.states[f"algorithm.{name}"], getattr(settled, name)
+            shape = (*target.shape[1:-1], length(slices)) if field.per_coordinate else target.shape[1:]
+            _check_size(rule, f"Client.{name}", changed, shape, count if trained.stacked else None)
             if not field.per_coordinate:
-                target[chosen] = self._checked(field, changed, count)
+                target[chosen] = self._without_coordinates(field, changed, count)
                 continue
             if getattr(trained.new, name) is not getattr(trained.mine, name):  # otherwise it is already there
                 target[chosen] = _array(getattr(new, name), (count, *target.shape[1:]))
-            start, shape = 0, (*target.shape[1:-1], length(slices))
-            _check_size(field, changed, shape, count if trained.stacked else None, "settle")
+            start = 0
             values = _array(changed, (count, *target.shape[1:-1], -1))
             for s in slices:
                 target[chosen, ..., s] = values[..., start : start + s.stop - s.start]
                 start += s.stop - s.start
 
-    def _checked(self, field: Field, changed: Tensor, count: int) -> np.ndarray:
+    def _without_coordinates(self, field: Field, changed: Tensor, count: int) -> np.ndarray:
         """Convert a field without coordinates to its declared shape and dtype. Raise if a count is not an integer."""
         changed = changed.reshape(count, *field.shape(0, self._problem.data_phases))
         result = changed.to(field.dtype(self._wire.dtype))
         if not result.is_floating_point() and bool((result != changed).any()):
-            found = f"Client.{field.name} is {field.kind.value}, but its value is {changed[0].tolist()}"
-            raise RunError(f"{found}; return integers")
+            found = f"Client.{field.name} of {type(self._algorithm).__name__} is {field.kind.value}"
+            raise ContractError(f"{found}, but its value is {changed[0].tolist()}; return integers")
         return _array(result, tuple(result.shape))
 
 
-def _check_size(field: Field, value: Any, shape: tuple[int, ...], stack: int | None, rule: str) -> None:
-    """Raise an error if a rule returned a client state of the wrong size. `stack`: the number of stacked clients."""
+def _check_size(rule: str, name: str, value: Any, shape: tuple[int, ...], stack: int | None) -> None:
+    """Raise an error if a rule returned a field of the wrong size. `stack`: the number of stacked clients, if any."""
     if isinstance(value, Tensor) and value.numel() == (1 if stack is None else stack) * math.prod(shape):
         return
     found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
     wanted = shape if stack is None else (stack, *shape)
-    raise RunError(f"{rule} returned Client.{field.name} as {found}; return a tensor of shape {wanted}")
+    raise ContractError(f"{rule} returned {name} as {found}; return a tensor of shape {wanted}")
 
 
 def _by_block(tasks: Sequence[ClientTask]) -> Iterator[tuple[int | None, list[int]]]:

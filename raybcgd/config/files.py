@@ -28,18 +28,16 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     return make_config(override(read_tables(path), overrides))
 
 
-def load_run_config(
-    folder: RunFolder, overrides: Iterable[str] = (), trust: bool = False, from_python: bool = True
-) -> Config:
+def load_run_config(folder: RunFolder, overrides: Iterable[str] = (), trust: bool = False, call: str = "") -> Config:
     """Read the config of a run folder. Without `trust`, refuse one that names custom code or a Ray cluster.
 
-    References in `overrides`, and classes in installed packages, need no trust. `from_python` affects only the error
-    message, which says how to set `trust`.
+    References in `overrides`, and classes in installed packages, need no trust. The error message says how to set
+    `trust`: with the Python `call`, such as "run.config", or on the command line.
     """
     changes = dict(_parse_override(text) for text in overrides)
     tables = assign(run_tables(folder), changes)
     if not trust:
-        check_trusted(tables, changes, folder, from_python)
+        check_trusted(tables, changes, folder, call)
     return make_config(tables)
 
 

@@ -121,4 +121,7 @@ class Config(Section):
 
     def to_toml(self) -> str:
         """Return the config as TOML, which loads back to the same config."""
-        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+        tables = self.model_dump(mode="json", exclude_none=True)
+        if not self.data.partition_is_set:  # in a file, it would replace the data's own clients
+            del tables["data"]["partition"]
+        return tomli_w.dumps(tables)

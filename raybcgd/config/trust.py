@@ -21,18 +21,19 @@ from raybcgd.wire.settings import CODECS
 _REGISTRIES = (ALGORITHMS, CODECS, PARTITIONS, SOURCES, MODELS, LOSSES, METRICS)
 
 
-def check_trusted(tables: Mapping[str, Any], given: Container[str], folder: RunFolder, from_python: bool) -> None:
+def check_trusted(tables: Mapping[str, Any], given: Container[str], folder: RunFolder, call: str = "") -> None:
     """Raise an error if the config of a run folder names code, or a Ray cluster, that the user has not approved.
 
-    The user approves a setting by giving it on the command line, and a class by installing its package.
+    The user approves a setting by giving it on the command line, and a class by installing its package. `call` is the
+    Python function that the user called, if any.
     """
-    approve = "pass trust=True" if from_python else "add --trust"
-    call = f'run(config, out="{folder.path}", resume=True)'
+    approve = f"call {call}(trust=True)" if call else "add --trust"
+    resume = f'resume the run there: run(config, out="{folder.path}", resume=True)'
     for registry, reference in _references(tables):
         if reference.startswith("__main__:"):
             raise ConfigError(
                 f'{registry.setting} = "{reference}" in {folder.config} was defined in a script or a notebook; '
-                + ("define it here too, then pass trust=True" if from_python else f"resume the run there: {call}")
+                + (f"define it here too, then {approve}" if call else resume)
             )
         if registry.setting not in given and not (registry.takes_classes and _is_installed(reference, folder.path)):
             raise ConfigError(
@@ -44,7 +45,7 @@ def check_trusted(tables: Mapping[str, Any], given: Container[str], folder: RunF
         # Ray's messages are pickles, so a cluster can execute code in its drivers.
         raise ConfigError(
             f'hosts.address = "{address}" in {folder.config} names a Ray cluster, which can run code on this machine; '
-            f"{approve} if you know the cluster" + ("" if from_python else ", or set hosts.address with --set")
+            f"{approve} if you know the cluster" + ("" if call else ", or set hosts.address with --set")
         )
 
 
@@ -56,7 +57,7 @@ def resume_command(tables: Mapping[str, Any], folder: RunFolder) -> str:
     beside = [path for path in searched if any(PathFinder.find_spec(package, [path]) for package in packages)]
     path = f"PYTHONPATH={shlex.quote(os.pathsep.join(beside))} " if beside else ""  # modules next to a config elsewhere
     try:
-        check_trusted(tables, (), folder, from_python=False)
+        check_trusted(tables, (), folder)
         trust = " --trust" if beside else ""
     except ConfigError:
         trust = " --trust"

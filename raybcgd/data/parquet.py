@@ -161,7 +161,8 @@ def _choose(what: str, wanted: str | None, fitting: list[str], usual: tuple[str,
     if wanted is None and (known or len(fitting) == 1):
         return (known or fitting)[0]
     if wanted not in fitting:
-        raise ConfigError(f"data.{what}_column is {wanted or 'not set'}; use one of {fitting}, which have {content}")
+        use = f"{fitting[0]}, which has" if len(fitting) == 1 else f"one of {', '.join(fitting)}, which have"
+        raise ConfigError(f"data.{what}_column is {wanted or 'not set'}; use {use} {content}")
     return wanted
 
 

@@ -53,7 +53,8 @@ def unread_by(source: Any) -> set[str]:
 
 
 class PartitionConfig(Section):
-    """`[data.partition]`: the settings that all partitions share. `kind` chooses the class."""
+    """`[data.partition]`: the settings that all partitions share. `kind` chooses the class. If no setting of this table
+    is set, a data set with its own clients uses kind = "natural"."""
 
     clients: int = Field(50, ge=1)
     """M, the number of clients."""
@@ -163,7 +164,14 @@ class DataConfig(Section):
         if isinstance(values, dict) and values.get("client_column") is not None:
             part = values.get("partition", {})
             return {**values, "partition": {"kind": "natural", **part} if isinstance(part, dict) else part}
+        if isinstance(values, dict) and values.get("partition") == {}:  # an empty table sets nothing
+            return {key: value for key, value in values.items() if key != "partition"}
         return values
+
+    @property
+    def partition_is_set(self) -> bool:
+        """Whether a file, an override or Python set the partition, even to its default."""
+        return "partition" in self.model_fields_set
 
     @field_validator("partition", mode="before")
     @classmethod

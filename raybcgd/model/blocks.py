@@ -188,8 +188,9 @@ def _explicit(layers: list[Layer], groups: Sequence[Sequence[str]]) -> list[list
 def _contiguous(layers: Sequence[Layer], weights: np.ndarray, count: int) -> list[Sequence[Layer]]:
     """Return `count` non-empty runs of layers with the smallest sum of squared run weights, by dynamic programming."""
     if len(layers) < count:
+        layers_text = f"{len(layers)} layer{'' if len(layers) == 1 else 's'}"
         raise ConfigError(
-            f"blocks.count = {count} is more than the {len(layers)} layers to divide; "
+            f"blocks.count = {count} is more than the {layers_text} to divide; "
             f'lower blocks.count to {len(layers)} or set blocks.division = "equal"'
         )
     sums = np.concatenate([[0.0], np.cumsum(weights)])

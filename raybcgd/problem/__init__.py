@@ -5,3 +5,4 @@ from raybcgd.problem.definition import Problem as Problem
 from raybcgd.problem.prepare import load_data as load_data
 from raybcgd.problem.prepare import partition_data as partition_data
 from raybcgd.problem.prepare import prepare as prepare
+from raybcgd.problem.prepare import with_partition as with_partition

@@ -15,7 +15,7 @@ from raybcgd.data.dataset import Dataset
 from raybcgd.data.from_python import as_dataset
 from raybcgd.data.partition import Natural, Partition, partition
 from raybcgd.data.phases import phases
-from raybcgd.data.settings import DEFAULT_PARTITION, PARTITIONS
+from raybcgd.data.settings import PARTITIONS, PartitionConfig
 from raybcgd.data.sources import cut, load
 from raybcgd.errors import ConfigError
 from raybcgd.model.given import own_module
@@ -88,7 +88,7 @@ def _with_objects(config: Config, module: nn.Module | None, dataset: Dataset | N
 
 
 def _with_clients(config: Config, dataset: Dataset) -> Config:
-    """Return the config with the natural partition, if the data set has clients and no other partition is set."""
+    """Return the config with its partition set: natural, if the data set has clients and no other partition is set."""
     chosen, own, phased = config.data.partition, dataset.clients, config.data.phases is not None
     if isinstance(chosen, Natural) and phased:
         raise ConfigError(
@@ -96,15 +96,19 @@ def _with_clients(config: Config, dataset: Dataset) -> Config:
             "or, in Python, the argument partition"
         )
     if own is None or phased:
-        return config
-    if not isinstance(chosen, Natural) and chosen != PARTITIONS.section({}, DEFAULT_PARTITION):
+        return with_partition(config, chosen)
+    if config.data.partition_is_set and not isinstance(chosen, Natural):
         kind = PARTITIONS.name_of(type(chosen))
         log.warning('note: data.partition.kind = "%s" replaces the %d clients of the data set', kind, len(own))
         return config
     if isinstance(chosen, Natural) and chosen.clients not in (0, len(own)):
         raise ConfigError(f"data.partition.clients = {chosen.clients}, but the data has {len(own)} clients; remove it")
-    natural = Natural(clients=len(own), samples_per_client=chosen.samples_per_client)
-    return config.model_copy(update={"data": config.data.model_copy(update={"partition": natural})})
+    return with_partition(config, Natural(clients=len(own), samples_per_client=chosen.samples_per_client))
+
+
+def with_partition(config: Config, partition: PartitionConfig) -> Config:
+    """Return the config with a partition, which then counts as set."""
+    return config.model_copy(update={"data": config.data.model_copy(update={"partition": partition})})
 
 
 def load_data(config: Config) -> tuple[Config, Data]:

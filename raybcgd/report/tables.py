@@ -192,7 +192,7 @@ def run_table(summary: Mapping[str, Any], folder: Path) -> Table:
         "upload, all clients": f"{summary['upload_floats']:,} floats, {decimal(summary['upload_bytes'])}",
         "download, all clients": f"{summary['download_floats']:,} floats, {decimal(summary['download_bytes'])}",
         "time": f"{summary['seconds']:.1f} s in rounds, {summary['round_seconds_median'] or 0:.3f} s per round "
-        f"(median); {summary['total_seconds']:.1f} s with start-up",
+        f"(median); {summary['total_seconds']:.1f} s with preparation, without imports",
         "weights": f"SHA-256 {summary['sha256'][:16]}…",
         "files": str(folder),
     }

@@ -8,7 +8,7 @@ from raybcgd.config.schema import Config
 from raybcgd.problem import Problem
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.record.summary import qualities
-from raybcgd.server.settings import BudgetConfig
+from raybcgd.server.settings import BudgetConfig, since_best
 
 _ROUNDING = 1e-9
 """Relative error of a sum over rounds: 0.1 d times ten rounds may be slightly less than 1 d."""
@@ -52,6 +52,25 @@ def ended_by(config: Config, records: Sequence[RoundRecord]) -> str | None:
     if len(records) >= config.rounds:
         return None
     return Spent.on(records).reaches(config.budget) or config.budget.enough(qualities(records))
+
+
+def limits_to_raise(config: Config, records: Sequence[RoundRecord]) -> str:
+    """Return every limit that a finished run has reached, with the value that it must exceed to continue the run."""
+    budget, spent, found = config.budget, Spent.on(records), qualities(records)
+    reached: dict[str, float] = {"rounds": len(records)} if len(records) >= config.rounds else {}
+    for name in spent._fields:
+        if spent.reaches(BudgetConfig(**{name: getattr(budget, name)})):
+            reached[f"budget.{name}"] = getattr(spent, name)
+    if BudgetConfig(target_accuracy=budget.target_accuracy).enough(found):
+        reached["budget.target_accuracy"] = found[-1]
+    if BudgetConfig(patience=budget.patience).enough(found):
+        reached["budget.patience"] = since_best(found)
+    return " and ".join(f"{name} above {_rounded_up(value)}" for name, value in reached.items())
+
+
+def _rounded_up(value: float) -> str:
+    """Return a number with at most four decimals."""
+    return str(value) if isinstance(value, int) else f"{math.ceil(round(value * 1e4, 4)) / 1e4:.12g}"
 
 
 def expected_rounds(problem: Problem) -> int:

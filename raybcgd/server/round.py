@@ -186,6 +186,8 @@ class _Inbox:
     def _check(self, outcome: Outcome) -> None:
         if outcome.diverged and outcome.error is not None:
             raise self._diverged(outcome.error)
+        if outcome.breaks_contract and outcome.error is not None:  # even with on_client_error = "drop"
+            raise RunError(f"round {self._work.orders.round_index + 1} failed: {outcome.error}")
         if outcome.error is not None and not self._drops and "MemoryError" in outcome.error.partition(":")[0]:
             raise RunError(
                 f"client {outcome.client} ran out of memory in round {self._work.orders.round_index + 1}: "

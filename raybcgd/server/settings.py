@@ -35,11 +35,15 @@ class BudgetConfig(Section):
             return None
         if self.target_accuracy is not None and qualities[-1] >= self.target_accuracy:
             return f"budget.target_accuracy = {self.target_accuracy:g}, which is reached"
-        since_best = len(qualities) - 1 - qualities.index(max(qualities))
-        if self.patience is not None and since_best >= self.patience:
-            last = "evaluation" if since_best == 1 else f"{since_best} evaluations"
+        if self.patience is not None and (count := since_best(qualities)) >= self.patience:
+            last = "evaluation" if count == 1 else f"{count} evaluations"
             return f"budget.patience = {self.patience}: no new best in the last {last}"
         return None
+
+
+def since_best(qualities: Sequence[float]) -> int:
+    """Return the number of evaluations after the best one."""
+    return len(qualities) - 1 - qualities.index(max(qualities))
 
 
 class EvaluationConfig(Section):

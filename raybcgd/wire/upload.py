@@ -11,7 +11,7 @@ from torch import Tensor
 
 from raybcgd.algorithms.api import Algorithm
 from raybcgd.algorithms.contract import Field, Kind, declared
-from raybcgd.errors import RunError
+from raybcgd.errors import ContractError
 from raybcgd.messages import Traffic
 from raybcgd.model.blocks import BlockLayout
 from raybcgd.wire.codecs import Codec, Raw
@@ -96,10 +96,6 @@ class Wire:
         values = {}
         for field in self._fields:
             value = getattr(upload, field.name)
-            size, kind = (self.layout.size, "whole vector") if field.per_coordinate else (1, "Scalar")
-            if value.shape[-1] != size:
-                found = f"{self._type.__name__}.{field.name} has length {value.shape[-1]} instead of {size}"
-                raise RunError(f"{found}; return a {kind}")
             value = take(value, self.slices(field.kind, block)) if field.per_coordinate else value
             values[field.name] = value.to(self.dtype)
         return values
@@ -126,7 +122,7 @@ class Wire:
         parts = self._formats[block]
         if parts[-1].bytes.stop != payload.nbytes:
             found = f"an upload has {payload.nbytes} bytes instead of {parts[-1].bytes.stop}"
-            raise RunError(f'wire.codec = "{self.codec.codec}": {found}; make `encode` and `size` agree')
+            raise ContractError(f'wire.codec = "{self.codec.codec}": {found}; make `encode` and `size` agree')
         return parts
 
     def initial_residuals(self) -> Arrays:

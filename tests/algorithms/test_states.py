@@ -1,6 +1,7 @@
 """A custom method with fields of every kind, from its first round to a resumed run."""
 
 import math
+import re
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -133,20 +134,29 @@ class LongLoss(Careful):
         return upload._replace(loss=upload.delta), mine
 
 
+class LongCount(Careful):
+    """Long count (nobody, 2026): counts twice."""
+
+    def settle(self, mine: Any, terms: Any) -> Any:
+        return mine._replace(rounds=torch.cat([mine.rounds, mine.rounds], -1))
+
+
 @pytest.mark.parametrize("stack", [0, 3])
 @pytest.mark.parametrize(
     ("kind", "line"),
     [
-        (HalfCount, "Client.rounds is Count, but its value is [0.5]; return integers"),
-        (LongLoss, "Upload.loss has length 485 instead of 1; return a Scalar"),
+        (HalfCount, "Client.rounds of HalfCount is Count, but its value is [0.5]; return integers"),
+        (LongLoss, "client_rule of LongLoss returned Upload.loss as a {485}; return a {1}"),
+        (LongCount, "settle of LongCount returned Client.rounds as a {2}; return a {1}"),
     ],
 )
-def test_a_wrong_value_of_a_rule_fails_the_client_and_names_the_field(
+def test_a_wrong_value_of_a_rule_names_the_method_and_the_field(
     lab: Any, kind: type[Careful], line: str, stack: int
 ) -> None:
     with pytest.raises(RunError) as error:
         lab.play({**CYCLIC, "algorithm": kind(lr=0.05), "local": {"stack": stack}})
-    assert line in str(error.value)
+    tensor = r"tensor of shape (1, \1)" if stack else r"tensor of shape (\1,)"
+    assert str(error.value) == f"round 1 failed: {re.sub('{([0-9]+)}', tensor, line)}"
 
 
 def final_states(folder: Path, config: Config) -> list[dict[str, np.ndarray]]:

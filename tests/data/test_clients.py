@@ -1,6 +1,7 @@
 """A data set's own clients: partitions from Python, and columns of client ids."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,13 @@ from typer.testing import CliRunner
 from raybcgd import Config, ConfigError, Dataset, run
 from raybcgd.cli import app
 from raybcgd.compare import compare
+from raybcgd.config import load_config, load_run_config
 from raybcgd.data.clients import as_clients
-from raybcgd.data.settings import DataConfig
+from raybcgd.data.partition import Dirichlet, Natural
+from raybcgd.data.settings import PARTITIONS, DataConfig
 from raybcgd.data.sources import cut
 from raybcgd.problem import prepare
+from raybcgd.storage import RunFolder
 from tests.conftest import small
 
 X = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
@@ -190,6 +194,76 @@ def test_another_partition_can_replace_the_clients_of_the_data(
     problem, _ = prepare(config(data=settings(folder, partition={"kind": "iid", "clients": 4})))
     assert problem.clients == 4
     assert 'data.partition.kind = "iid" replaces the 5 clients of the data set' in caplog.text
+
+
+def clinics(_: DataConfig) -> Dataset:
+    return arrays(partition=LISTS)
+
+
+@pytest.mark.parametrize("written", [{"kind": "dirichlet"}, {"clients": 50}, {"kind": "dirichlet", "rho": 0.6}])
+def test_a_partition_that_is_set_to_its_default_replaces_the_clients_of_the_data(
+    written: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(config(data={"source": "tests.data.test_clients:clinics"}).to_toml())
+    assert prepare(load_config(file))[0].clients == 3
+    assert prepare(config(data={"source": clinics, "partition": {}}))[0].clients == 3, "an empty table sets nothing"
+    overrides = [f"data.partition.{key}={value}" for key, value in written.items()]
+    replaced = load_config(file, overrides)
+    file.write_text(replaced.to_toml())
+    assert not caplog.text
+    for each in (replaced, load_config(file), config(data={"source": clinics, "partition": written})):
+        caplog.clear()
+        assert prepare(each)[0].clients == 50
+        assert 'data.partition.kind = "dirichlet" replaces the 3 clients of the data set' in caplog.text
+
+
+def test_a_client_column_gives_way_to_the_default_partition(parquet_folder: Path) -> None:
+    data = settings(with_ids(parquet_folder, [f"w{i % 5}" for i in range(20)]))
+    written = DataConfig(**data, partition={"kind": "iid", "clients": 5}).partition
+    for partition in ({"kind": "dirichlet", "clients": 4}, Dirichlet(clients=4), written):
+        found = prepare(config(data={**data, "partition": partition}))[0].config.data.partition
+        assert not isinstance(found, Natural)
+    with pytest.raises(ConfigError, match=r"data.partition.clients = 50 is more than the 20 training samples"):
+        prepare(config(data={**data, "partition": {"kind": "dirichlet"}}))
+
+
+def test_run_folders_record_the_partition_that_was_used(tmp_path: Path) -> None:
+    source = {"source": "tests.data.test_clients:clinics"}
+    for name, data, kind in (
+        ("own", source, "natural"),
+        ("set", {**source, "partition": {"kind": "dirichlet"}}, "dirichlet"),
+        ("none", {}, "dirichlet"),
+    ):
+        out = tmp_path / name
+        result = run(config(data=data, checkpoint={"every": 1}), out=out, progress=False)
+        recorded = load_run_config(RunFolder(out), trust=True)
+        assert PARTITIONS.name_of(type(recorded.data.partition)) == kind
+        assert run(recorded, out=out, resume=True, progress=False).summary["sha256"] == result.summary["sha256"]
+        changed = recorded.model_copy(update={"rounds": 3})
+        assert len(run(changed, out=out, resume=True, progress=False).records) == 3
+
+
+@pytest.mark.parametrize(
+    ("data", "partition"),
+    [({"source": "tests.data.test_clients:clinics"}, None), ({}, [list(range(k, 900, 3)) for k in range(3)])],
+)
+def test_the_best_config_of_a_sweep_keeps_the_clients_of_the_data(
+    data: dict[str, Any], partition: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without Ray: only the points' runs need it."""
+    from raybcgd import sweep
+
+    def ran(trials: list[Config], points: list[dict[str, Any]], *_: Any) -> list[sweep.Point]:
+        return [sweep.Point(k, point, {"last_tenth_accuracy": 0.5}) for k, point in enumerate(points)]
+
+    monkeypatch.setattr(sweep, "cluster", lambda _: nullcontext())
+    monkeypatch.setattr(sweep, "_run_all", ran)
+    grid = {"algorithm.lr": [0.1]}
+    sweep.sweep(config(data=data), grid, partition=partition, out=tmp_path / "sweep", progress=False)
+    best = load_config(tmp_path / "sweep/best.toml")
+    assert isinstance(best.data.partition, Natural)
+    assert prepare(best, partition=partition)[0].clients == 3
 
 
 IDS = [f"w{i % 5}" for i in range(20)]

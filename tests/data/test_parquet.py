@@ -71,8 +71,8 @@ def test_columns_are_found_or_configured(tmp_path: Path, pixels: Any, encode: An
         write_parquet(tmp_path / f"{split}.parquet", images, [0, 1, 2] * 2, **columns)
     assert read(tmp_path).classes == 3
     assert set(read(tmp_path, label_column="coarse_label").train.targets) == {0}
-    refuse(tmp_path, r"data\.image_column is weight; .* which have image bytes", image_column="weight")
-    refuse(tmp_path, r"data\.label_column is name; use one of \['fine_label'", label_column="name")
+    refuse(tmp_path, r"data\.image_column is weight; use photo, which has image bytes", image_column="weight")
+    refuse(tmp_path, r"data\.label_column is name; use one of fine_label, ", label_column="name")
 
 
 def test_plain_binary_columns_work(tmp_path: Path, pixels: Any, encode: Any) -> None:
@@ -89,7 +89,7 @@ def test_ambiguous_or_missing_columns_name_the_setting(
     for split in ("train", "test"):
         write_parquet(tmp_path / "two" / f"{split}-0.parquet", images, [0, 1], label="a", b=[0, 1])
         write_parquet(tmp_path / "none" / f"{split}-0.parquet", images, ["cat", "dog"])
-    refuse(tmp_path / "two", r"data\.label_column is not set; use one of \['a', 'b'\], .* integers")
+    refuse(tmp_path / "two", r"data\.label_column is not set; use one of a, b, which have integers")
     refuse(tmp_path / "none", r"data\.label_column: no column of .* has integers")
 
 

@@ -111,7 +111,11 @@ def test_a_column_that_is_missing_in_the_test_data_gives_one_line(tmp_path: Path
         ({"t": [[-1, 2]] * ROWS, "label": [0, 1] * 60}, {}, "the token -1; number tokens from 0"),
         ({"t": WORDS, "u": WORDS, "label": [0, 1] * 60}, {"feature_columns": ("t", "u")}, "use columns of numbers"),
         ({"name": ["a"] * ROWS}, {"task": "regression"}, "no column of .* has image files as bytes"),
-        ({**TABLE, "label": [0.5] * ROWS}, {"label_column": "label"}, "data.label_column is label; use one of"),
+        (
+            {**TABLE, "label": [0.5] * ROWS},
+            {"label_column": "label"},
+            "data.label_column is label; use age, which has integers",
+        ),
     ],
 )
 def test_wrong_tables_give_one_line(tmp_path: Path, columns: Any, settings: Any, message: str) -> None:

@@ -71,6 +71,10 @@ def test_an_invalid_division_gives_a_one_line_error_that_names_the_setting(confi
 def test_models_that_cannot_be_divided_give_the_reason() -> None:
     with pytest.raises(ConfigError, match=r'set blocks\.shared = "none"'):
         divide(nn.Linear(2, 2), BlocksConfig(shared="last"))
+    with pytest.raises(
+        ConfigError, match=r"blocks\.count = 2 is more than the 1 layer to divide; lower blocks\.count to 1"
+    ):
+        divide(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), BlocksConfig(count=2, shared="last"))
     with pytest.raises(ConfigError, match="no trainable parameters"):
         divide(nn.ReLU(), BlocksConfig())
     with pytest.raises(ConfigError, match="no trainable parameters"):

@@ -20,6 +20,7 @@ from raybcgd.messages import Piece, Score
 from raybcgd.problem import prepare
 from raybcgd.record.rounds import RoundLog
 from raybcgd.report.tables import run_table
+from raybcgd.server.budget import ended_by, limits_to_raise
 from raybcgd.server.client_quality import client_quality
 from tests.conftest import small
 
@@ -109,6 +110,22 @@ def test_an_early_end_is_explained_and_saved_so_that_the_run_can_continue(
         console = Console(file=io.StringIO(), width=80)
         console.print(run_table(summary, tmp_path))
         assert f"budget.{name} = {limit}" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_every_limit_that_ended_a_run_is_named_with_the_value_to_exceed(out: Path) -> None:
+    done = run(small(rounds=3, algorithm={"name": "fedavg", "lr": 1e-12}), out=out)
+    accuracy, upload = done.summary["final_accuracy"], done.summary["upload_bytes"]
+    for rounds, budget, limits in (
+        (3, {}, "rounds above 3"),
+        (9, {"upload_d": 2.9999}, "budget.upload_d above 3"),
+        (9, {"upload_bytes": 7, "patience": 1}, f"budget.upload_bytes above {upload} and budget.patience above 2"),
+    ):
+        assert limits_to_raise(small(rounds=rounds, budget=budget), done.records) == limits
+    config = small(rounds=9, budget={"target_accuracy": accuracy / 2})
+    name, above = limits_to_raise(config, done.records).split(" above ")
+    assert name == "budget.target_accuracy"
+    assert accuracy <= float(above) < accuracy + 1e-4
+    assert ended_by(small(rounds=9, budget={"target_accuracy": float(above) + 1e-4}), done.records) is None
 
 
 def test_the_time_of_an_evaluation_in_one_process_is_recorded(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:

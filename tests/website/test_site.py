@@ -101,6 +101,14 @@ def test_links_lead_to_the_site() -> None:
     assert links.in_site("[a](../docs/gpus.md)", "cluster/README.md") == "[a](../gpus.md)"
 
 
+def test_links_also_work_on_github() -> None:
+    pages = [*(links.ROOT / "docs").rglob("*.md"), *(links.ROOT / path for path in ("README.md", *links.OUTSIDE))]
+    for page in pages:
+        path = page.relative_to(links.ROOT).as_posix()
+        missing = [target for target in links.targets(page.read_text(), path) if not (links.ROOT / target).exists()]
+        assert not missing, path
+
+
 def test_lists_are_read_as_on_github() -> None:
     text = """Text:
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from tests.wrong.files import Prepare, write
 
 CODE = "tests.wrong.code"
+METHODS = "tests.wrong.methods"
 
 
 def nothing(_: object) -> None:

@@ -104,17 +104,17 @@ DATA = {
     "no such label column": data(
         parquet({}),
         settings=("data.label_column=y",),
-        says="data.label_column is y … use one of ['label'], which have integers in",
+        says="data.label_column is y … use label, which has integers in",
     ),
     "no such image column": data(
         parquet({}),
         settings=("data.image_column=x",),
-        says="data.image_column is x … use one of ['image'], which have image bytes in",
+        says="data.image_column is x … use image, which has image bytes in",
     ),
     "the label as image": data(
         parquet({}),
         settings=("data.image_column=label",),
-        says="data.image_column is label … use one of ['image'], which have image bytes in",
+        says="data.image_column is label … use image, which has image bytes in",
     ),
     "no test file": data(
         all_of(parquet({}), remove("data/test-00000-of-00001.parquet")),

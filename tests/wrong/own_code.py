@@ -1,6 +1,6 @@
 """Wrong models, losses, methods, partitions, codecs and sources of the user."""
 
-from tests.wrong.case import CODE, model, sets
+from tests.wrong.case import CODE, METHODS, model, sets
 from tests.wrong.files import write
 
 OWN_CODE = {
@@ -126,51 +126,78 @@ OWN_CODE = {
         f"algorithm.name={CODE}:Net", says='algorithm.name = "tests.wrong.code:Net" is … use one that is'
     ),
     "a method without upload": sets(
-        f"algorithm.name={CODE}:NoUpload",
+        f"algorithm.name={METHODS}:NoUpload",
         "algorithm.lr=0.1",
         code=1,
-        says='client 9 failed in round 1: TypeError: … fix it, or set cohort.on_client_error = "drop" to continue',
+        says="round 1 failed: client_rule of NoUpload returned NoneType; return (self.Upload(…), self.Client(…))",
+    ),
+    "a method that returns only its upload": sets(
+        f"algorithm.name={METHODS}:OnlyUpload",
+        'cohort.on_client_error="drop"',
+        code=1,
+        says="round 1 failed: client_rule of OnlyUpload returned Upload; return (self.Upload(…), self.Client(…))",
+    ),
+    "a method that returns no state": sets(
+        f"algorithm.name={METHODS}:NoState",
+        code=1,
+        says="round 1 failed: client_rule of NoState returned (Upload, NoneType); return (self.Upload(…), self.Clien",
+    ),
+    "an upload of another size": sets(
+        f"algorithm.name={METHODS}:ShortUpload",
+        code=1,
+        says="round 1 failed: client_rule of ShortUpload returned Upload.delta as a tensor of shape (1, 5); return a "
+        "tensor of shape (1, 1754)",
+    ),
+    "an upload without a vector": sets(
+        f"algorithm.name={METHODS}:NumberUpload",
+        code=1,
+        says="round 1 failed: client_rule of NumberUpload returned Upload.delta as float; return a tensor of shape (1,",
     ),
     "a client rule that fails": sets(
-        f"algorithm.name={CODE}:Crashing",
+        f"algorithm.name={METHODS}:Crashing",
         code=1,
         says='client 9 failed in round 1: … fix it, or set cohort.on_client_error = "drop" to continue',
     ),
     "a server rule that fails": sets(
-        f"algorithm.name={CODE}:CrashingServer", code=1, says="the server rule of algorithm.name = … fix it"
+        f"algorithm.name={METHODS}:CrashingServer", code=1, says="the server rule of algorithm.name = … fix it"
     ),
     "a server rule that shrinks": sets(
-        f"algorithm.name={CODE}:OtherShape",
+        f"algorithm.name={METHODS}:OtherShape",
         code=1,
         says="the server rule of algorithm.name = … return a tensor of shape (1754,)",
     ),
     "a server rule that diverges": sets(
-        f"algorithm.name={CODE}:Infinite",
+        f"algorithm.name={METHODS}:Infinite",
         code=1,
         says="round 1 diverged: block 0 of the model is not finite, but all uploads were; check server_rule of "
         "Infinite, or lower algorithm.lr",
     ),
     "a rule with state of its own": sets(
-        f"algorithm.name={CODE}:Remembers",
+        f"algorithm.name={METHODS}:Remembers",
         code=1,
-        says="client 9 failed in round 1: ValidationError: Instance is frozen (code.py:",
+        says="client 9 failed in round 1: ValidationError: Instance is frozen (methods.py:",
     ),
     "a client rule that diverges": sets(
-        f"algorithm.name={CODE}:InfiniteClient",
+        f"algorithm.name={METHODS}:InfiniteClient",
         code=1,
         says="round 1 diverged: client 9 uploaded non-finite values; check client_rule of InfiniteClient, or lower",
     ),
     "a client state of another size": sets(
-        f"algorithm.name={CODE}:ShortState",
+        f"algorithm.name={METHODS}:ShortState",
         code=1,
-        says="client 9 failed in round 1: RunError: client_rule returned Client.m as a tensor of shape (1, 5); return "
-        "a tensor of shape (1, 1754); fix it",
+        says="round 1 failed: client_rule of ShortState returned Client.m as a tensor of shape (1, 5); return a tensor "
+        "of shape (1, 1754)",
     ),
     "a settled state of another size": sets(
-        f"algorithm.name={CODE}:ShortSettled",
+        f"algorithm.name={METHODS}:ShortSettled",
         code=1,
-        says="client 9 failed in round 1: RunError: settle returned Client.m as a tensor of shape (1, 5); return "
-        "a tensor of shape (1, 1754); fix it",
+        says="round 1 failed: settle of ShortSettled returned Client.m as a tensor of shape (1, 5); return a tensor of "
+        "shape (1, 1754)",
+    ),
+    "a settled state that is missing": sets(
+        f"algorithm.name={METHODS}:NothingSettled",
+        code=1,
+        says="round 1 failed: settle of NothingSettled returned NoneType; return self.Client(…)",
     ),
     "a partition of too few samples": sets(
         f"data.partition.kind={CODE}:TooFew", says="data.partition.kind = … return one integer per training sample"
@@ -184,7 +211,7 @@ OWN_CODE = {
     "a codec of another size": sets(
         f"wire.codec={CODE}:ShortCodec",
         code=1,
-        says='client 9 failed in round 1: RunError: … fix it, or set cohort.on_client_error = "drop" to continue',
+        says='round 1 failed: wire.codec = "tests.wrong.code:ShortCodec": … ; make `encode` and `size` agree',
     ),
     "a codec that fails": sets(
         f"wire.codec={CODE}:FailingCodec",
