@@ -1,5 +1,6 @@
 """`Run.open`: any run, finished or not, read back from its folder."""
 
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -79,17 +80,21 @@ class Run:
         return frame.set_index("round", drop=False)[column].dropna()
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the trained weights by their names in the module's state dict."""
+        """Return the trained weights by their names in the module's state dict.
+
+        If a method trains one model per data phase, those after the first have a prefix, such as `model1.`.
+        """
         if not self._files.final.exists():
             raise ConfigError(f"{self.folder} has no final.safetensors: the run has not finished; resume it")
         return load(self._files.final.read_bytes())
 
-    def model(self, module: nn.Module | None = None, trust: bool = False) -> nn.Module:
+    def model(self, module: nn.Module | None = None, trust: bool = False, phase: int = 0) -> nn.Module:
         """Return the trained model, in evaluation mode. With `trust`, import code outside raybcgd that builds it.
 
-        If the run was started with a module, pass a module of the same class; the weights are loaded into it.
+        If the run was started with a module, pass a module of the same class; the weights are loaded into it. `phase`
+        selects the model of a method that trains one per data phase.
         """
-        weights = self.weights()
+        weights = _of_phase(self.weights(), phase)
         if module is None:
             given = self.settings.get("objects", {}).get("module")
             if given is not None:
@@ -117,6 +122,16 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({headline_of(self.label, self.records, self.folder)})"
+
+
+def _of_phase(weights: dict[str, Tensor], phase: int) -> dict[str, Tensor]:
+    """Return the weights of one model, without its prefix; see `Run.weights`."""
+    prefixes = {name: re.match(r"model\d+\.|", name)[0] for name in weights}  # type: ignore[index]
+    prefixes = {name: prefix if name.removeprefix(prefix) in weights else "" for name, prefix in prefixes.items()}
+    chosen = f"model{phase}." if phase else ""
+    if chosen not in prefixes.values():
+        raise ConfigError(f"phase = {phase}: the run has no such model; use 0 to {len(set(prefixes.values())) - 1}")
+    return {name.removeprefix(chosen): weights[name] for name, prefix in prefixes.items() if prefix == chosen}
 
 
 def figures(runs: Sequence[Run], target: float | None = None) -> dict[str, Any]:

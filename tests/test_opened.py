@@ -47,6 +47,16 @@ def test_a_run_is_read_back_with_its_curves_config_and_model(out: Path) -> None:
         Run.open(out.parent)
 
 
+def test_a_run_with_one_model_per_data_phase_is_read_back(out: Path) -> None:
+    phases = {"phases": {"count": 2, "rounds_per_phase": 1}}
+    result = run(small(rounds=2, algorithm={"name": "mm_psgd", "lr": 0.05}, data=phases), out=out)
+    opened, inputs = Run.open(out), torch.rand(5, 1, 8, 8)
+    assert torch.equal(opened.model()(inputs), result.model(inputs))
+    assert not torch.equal(opened.model(phase=1)(inputs), result.model(inputs))
+    with pytest.raises(ConfigError, match=r"^phase = 2: the run has no such model; use 0 to 1$"):
+        opened.model(phase=2)
+
+
 def test_a_module_of_ones_own_is_passed_again(out: Path) -> None:
     def net(width: int = 6) -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.BatchNorm1d(width), nn.Linear(width, 10))
