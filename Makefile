@@ -48,8 +48,8 @@ lint: $(READY)  ## Check style, format and layers.
 types: $(READY)  ## Check types.
 	$(BIN)/mypy
 
-fast: $(READY)  ## Run the tests without Ray, two at a time.
-	OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist worksteal -m "not slow and not ray and not device"
+fast: $(READY)  ## Run the tests without Ray, three at a time: some of them wait.
+	OMP_NUM_THREADS=1 $(PYTEST) -n 3 --dist worksteal -m "not slow and not ray and not device"
 
 ray: $(READY)  ## Run the tests with Ray, three at a time: they wait half of the time. Tests that share a cluster run in one process.
 	OMP_NUM_THREADS=1 $(PYTEST) -n 3 --dist loadfile -m "ray and not slow and not alone" $(RAY_TESTS)
