@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from raybcgd.record.partition import PartitionRecord
+from raybcgd.record.rounds import RoundRecord
 from raybcgd.report.heat_map import label_map
 from raybcgd.report.runs import Method, Run
 from raybcgd.report.style import (
@@ -103,8 +104,14 @@ def _legend(figure: Any, axes: Any) -> None:
     figure.legend(lines, texts, loc="outside upper left", ncols=columns, frameon=False, handlelength=3.2)
 
 
+def _middle_half(records: Sequence[RoundRecord]) -> Sequence[RoundRecord]:
+    """Return the records without the fastest and the slowest quarter of the rounds."""
+    ordered, quarter = sorted(records, key=lambda record: record.timing.seconds), len(records) // 4
+    return ordered[quarter : len(ordered) - quarter]
+
+
 def stages(new: NewFigure, methods: Sequence[Method]) -> Any | None:
-    """Plot the mean time per round by stage, and rounds over time, both without the first round of a run.
+    """Plot the time of a typical round by stage, and rounds over time, both without the first round of a run.
 
     Methods without other rounds are left out.
     """
@@ -115,14 +122,14 @@ def stages(new: NewFigure, methods: Sequence[Method]) -> Any | None:
     figure = new(_WIDTH, max(2.6, 1.5 + 0.3 * len(methods)))
     bars, times = figure.subplots(1, 2, width_ratios=(3, 2))
     places, left = range(len(methods)), np.zeros(len(methods))
+    records = [_middle_half([r for run in method.runs for r in run.records[1:]]) for method in methods]
     for stage, (colour, hatch) in STAGES.items():
-        records = [[r for run in method.runs for r in run.records[1:]] for method in methods]
         means = [np.mean([record.timing.stage_seconds.get(stage, 0.0) for record in found]) for found in records]
         bars.barh(places, means, left=left, height=0.62, label=stage, color=colour, hatch=hatch)
         left += means
     bars.set_yticks(places, [shortened(method.label) for method in methods])
     bars.invert_yaxis()
-    bars.set_xlabel("mean seconds per round")
+    bars.set_xlabel("seconds per round")
     bars.grid(axis="y", visible=False)
     for method in methods:
         for run in method.runs:

@@ -69,7 +69,7 @@ _TEXTS = {
         "Accuracy against rounds, and against the floats and bytes uploaded by all clients. It is measured on the "
         "{data}.",
     ),
-    "loss": ("Loss", "Loss on the same data and axes. A band ends at the lowest run."),
+    "loss": ("Loss", "Loss on the same data and axes."),
     "clients": (
         "Accuracy of the clients",
         "Accuracy of the global model on the clients' own training samples: mean, worst tenth of the clients, and "
@@ -78,8 +78,8 @@ _TEXTS = {
     "stages": (
         "Time",
         "Time per round by stage, and rounds over time. The first round of a run is left out, because it includes "
-        "one-off costs such as imports. The bars are means, so a few slow rounds make them longer; the table above "
-        "shows medians. On Ray, hosts evaluate a model before they train the next round, so most of the evaluation "
+        "one-off costs such as imports. The bars are means over the middle half of the rounds, without the fastest and "
+        "the slowest quarter. On Ray, hosts evaluate a model before they train the next round, so most of the evaluation "
         "time counts as training.",
     ),
     "drift": (

@@ -59,6 +59,17 @@ def test_times_leave_out_the_first_round(folder: Path) -> None:
     assert times.lines[0].get_xdata()[-1] < 9
 
 
+def test_one_slow_round_does_not_make_the_bars_longer(folder: Path) -> None:
+    (run,) = read_runs([folder / "fedavg"])
+    *others, last = run.records
+    assert len(others) >= 5
+    timing = last.timing.model_copy(update={"seconds": 99.0, "stage_seconds": {"train": 99.0}})
+    slow = replace(run, records=(*others, last.model_copy(update={"timing": timing})))
+    with drawing() as new:
+        bars = figures.stages(new, methods_of([slow])).axes[0]
+    assert max(bar.get_x() + bar.get_width() for bar in bars.patches) < 9
+
+
 def test_a_run_with_one_round_has_no_times(folder: Path) -> None:
     first, second = read_runs([folder / "fedavg", folder / "fedbcgd"])
     short = replace(first, records=first.records[:1])
