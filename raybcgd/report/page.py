@@ -79,8 +79,8 @@ _TEXTS = {
         "Time",
         "Time per round by stage, and rounds over time. The first round of a run is left out, because it includes "
         "one-off costs such as imports. The bars are means over the middle half of the rounds, without the fastest and "
-        "the slowest quarter. On Ray, hosts evaluate a model before they train the next round, so most of the evaluation "
-        "time counts as training.",
+        "the slowest quarter. On Ray, hosts evaluate a model before they train the next round, so most of the "
+        "evaluation time counts as training.",
     ),
     "drift": (
         "Drift per block",
