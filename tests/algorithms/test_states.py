@@ -134,6 +134,14 @@ class LongLoss(Careful):
         return upload._replace(loss=upload.delta), mine
 
 
+class Transposed(Careful):
+    """Transposed (nobody, 2026): swaps the dimensions of a state, which keeps its number of values."""
+
+    def client_rule(self, work: Work, down: Any, mine: Any) -> tuple[Any, Any]:
+        upload, mine = super().client_rule(work, down, mine)
+        return upload, mine._replace(received=mine.received.mT)
+
+
 class LongCount(Careful):
     """Long count (nobody, 2026): counts twice."""
 
@@ -157,6 +165,14 @@ def test_a_wrong_value_of_a_rule_names_the_method_and_the_field(
         lab.play({**CYCLIC, "algorithm": kind(lr=0.05), "local": {"stack": stack}})
     tensor = r"tensor of shape (1, \1)" if stack else r"tensor of shape (\1,)"
     assert str(error.value) == f"round 1 failed: {re.sub('{([0-9]+)}', tensor, line)}"
+
+
+@pytest.mark.parametrize(("stack", "clients"), [(0, ""), (3, "1, ")])
+def test_a_state_with_swapped_dimensions_is_refused(lab: Any, stack: int, clients: str) -> None:
+    with pytest.raises(RunError) as error:
+        lab.play({**CYCLIC, "algorithm": Transposed(lr=0.05), "local": {"stack": stack}})
+    found = f"client_rule of Transposed returned Client.received as a tensor of shape ({clients}485, 3)"
+    assert str(error.value) == f"round 1 failed: {found}; return a tensor of shape ({clients}3, 485)"
 
 
 def final_states(folder: Path, config: Config) -> list[dict[str, np.ndarray]]:
