@@ -50,7 +50,9 @@ OWN_CODE = {
     "another input": model(
         "for_cifar", says='model.name = "tests.wrong.code:for_cifar" does not accept inputs of shape 1x8x8 … choose'
     ),
-    "lazy layers": model("lazy", says='the model: layer "1" is lazy and has no size … use a layer with explicit sizes'),
+    "lazy layers": model(
+        "lazy", says='layer "1" of the model is lazy and has no size … use a layer with explicit sizes'
+    ),
     "meta device": model(
         "on_meta", says='model.name = "tests.wrong.code:on_meta" does … choose another model, or set model.options'
     ),
