@@ -134,6 +134,14 @@ class LongLoss(Careful):
         return upload._replace(loss=upload.delta), mine
 
 
+class BlockOnly(Careful):
+    """Block only (nobody, 2026): returns as many coordinates as a client uploads, not the whole vector."""
+
+    def client_rule(self, work: Work, down: Any, mine: Any) -> tuple[Any, Any]:
+        upload, mine = super().client_rule(work, down, mine)
+        return upload._replace(delta=upload.delta[..., :95]), mine
+
+
 class Transposed(Careful):
     """Transposed (nobody, 2026): swaps the dimensions of a state, which keeps its number of values."""
 
@@ -155,6 +163,7 @@ class LongCount(Careful):
     [
         (HalfCount, "Client.rounds of HalfCount is Count, but its value is [0.5]; return integers"),
         (LongLoss, "client_rule of LongLoss returned Upload.loss as a {485}; return a {1}"),
+        (BlockOnly, "client_rule of BlockOnly returned Upload.delta as a {95}; return a {485}"),
         (LongCount, "settle of LongCount returned Client.rounds as a {2}; return a {1}"),
     ],
 )
