@@ -72,7 +72,7 @@ class Uploads:
         upload, new = returned if pair else (None, None)
         if (
             not set(kind._fields) <= set(getattr(upload, "_fields", ()))
-            or getattr(new, "_fields", new) != state._fields
+            or getattr(new, "_fields", new if isinstance(new, tuple) else None) != state._fields
         ):
             found = f"({', '.join(type(part).__name__ for part in returned)})" if pair else type(returned).__name__
             raise ContractError(f"{rule} returned {found}; return (self.{kind.__name__}(…), self.Client(…))")

@@ -144,6 +144,11 @@ OWN_CODE = {
         code=1,
         says="round 1 failed: client_rule of NoState returned (Upload, NoneType); return (self.Upload(…), self.Clien",
     ),
+    "a method that returns an array as state": sets(
+        f"algorithm.name={METHODS}:ArrayState",
+        code=1,
+        says="round 1 failed: client_rule of ArrayState returned (Upload, ndarray); return (self.Upload(…), self.Clien",
+    ),
     "an upload of another size": sets(
         f"algorithm.name={METHODS}:ShortUpload",
         code=1,
