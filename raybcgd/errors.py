@@ -4,11 +4,10 @@ import os
 import sysconfig
 import traceback
 
-_LIBRARIES = tuple(
-    os.path.join(folder, "")
-    for folder in (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), os.path.dirname(__file__))
-)
-"""Folders of code that is not the user's: Python, installed packages and raybcgd."""
+_LIBRARIES = tuple(os.path.join(folder, "") for folder in (sysconfig.get_path("stdlib"), os.path.dirname(__file__)))
+"""Folders of code that is not the user's: Python and raybcgd."""
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+"""Folders of installed packages: those of the environment, of the user and of the system."""
 
 
 class ConfigError(ValueError):
@@ -62,7 +61,11 @@ def raised_by_user(error: BaseException) -> bool:
 
 def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
     frames = traceback.extract_tb(error.__traceback__)
-    return [frame for frame in frames if not frame.filename.startswith(("<frozen", *_LIBRARIES))]
+    return [
+        frame
+        for frame in frames
+        if not frame.filename.startswith(("<frozen", *_LIBRARIES)) and not any(i in frame.filename for i in _INSTALLED)
+    ]
 
 
 def last_line(error: BaseException) -> str:

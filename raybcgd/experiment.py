@@ -126,7 +126,7 @@ def _run(
     limit = ended_by(config, records)
     if limit is not None:
         log_step(folder.run_name, f"ended after {len(records)} rounds", limit)
-    # The preparation of earlier processes is not recorded.
+    # Of earlier processes, only the time of their rounds is known.
     earlier_seconds = sum(record.timing.seconds for record in records if record.round not in ran)
     flat = problem.flat_model()
     save_models(folder, flat, models)

@@ -78,16 +78,6 @@ def test_torch_data_sets_train_as_their_tensors_do(dataset: Any, tmp_path: Path)
     assert sha256(tmp_path / "a", Net(), dataset) == sha256(tmp_path / "b", Net())
 
 
-def test_float_targets_of_a_torch_data_set_are_not_cut_to_integers() -> None:
-    class Numbers(Samples):
-        def __getitem__(self, index: int) -> tuple[np.ndarray, Any]:
-            return X[self.rows[index]].numpy(), X[self.rows[index], 0]
-
-    dataset = as_dataset((Numbers(0, 100), Numbers(100, 120)))
-    assert dataset.regression
-    assert np.allclose(dataset.train.targets, X[:100, 0].numpy())
-
-
 @pytest.mark.parametrize(
     ("dataset", "says"),
     [

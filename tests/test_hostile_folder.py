@@ -10,7 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from raybcgd.cli import app
+from raybcgd.config import resume_command
 from raybcgd.experiment import run
+from raybcgd.storage import RunFolder
 from tests.conftest import ONE_BY_ONE, small
 
 TRAP = """
@@ -173,6 +175,10 @@ def test_code_that_the_user_approved_is_imported(
     if on_path:
         (folder / "own.py").unlink()
     own_method(folder, folder / "lib" if on_path else None, "resume", "run", "--set", "rounds=2", *words)
+
+
+def test_the_resume_command_of_a_message_quotes_the_folder() -> None:
+    assert resume_command({}, RunFolder(Path("runs/a b"))) == "raybcgd resume 'runs/a b'"
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["beside the config", "elsewhere"])

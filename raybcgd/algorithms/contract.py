@@ -294,6 +294,6 @@ def _either(kinds: Iterable[Kind]) -> str:
 
 
 def divergence_fix(algorithm: Any, rule: str) -> str:
-    """Return what to do about values that are not finite: lower the step size or, first, check the user's own rule."""
+    """Return the advice about non-finite values: lower the step size. If the rule is custom, check it first."""
     own = not getattr(type(algorithm), rule).__module__.startswith("raybcgd.")
     return f"check {rule} of {type(algorithm).__name__}, or lower algorithm.lr" if own else "lower algorithm.lr"

@@ -63,13 +63,16 @@ class Uploads:
         self._algorithm = problem.algorithm
 
     def checked(self, returned: Any, stack: int | None) -> tuple[Any, Any]:
-        """Return the upload and the new state from a client rule, of the declared sizes. `stack`: see `_check_size`."""
+        """Return the upload and the new state that a client rule returned, or raise an error if they are wrong.
+
+        `stack` is the number of stacked clients. None: one client, without a client dimension.
+        """
         kind, state = self._algorithm.upload_type, self._algorithm.Client
         rule, pair = f"client_rule of {type(self._algorithm).__name__}", type(returned) is tuple and len(returned) == 2
         upload, new = returned if pair else (None, None)
         if (
             not set(kind._fields) <= set(getattr(upload, "_fields", ()))
-            or getattr(new, "_fields", new) != state._fields
+            or getattr(new, "_fields", new if isinstance(new, tuple) else None) != state._fields
         ):
             found = f"({', '.join(type(part).__name__ for part in returned)})" if pair else type(returned).__name__
             raise ContractError(f"{rule} returned {found}; return (self.{kind.__name__}(…), self.Client(…))")
@@ -136,10 +139,8 @@ class Uploads:
         """Write the clients' new states: the result of `settle` on the uploaded coordinates, `new` elsewhere."""
         slices, fields = self._wire.coordinates(block), declared(self._algorithm.Client)
         new = trained.new if not trained.stacked else type(trained.new)(*(value[chosen] for value in trained.new))
-        settled, rule = (
-            self._algorithm.settle(restrict(new, slices), terms),
-            f"settle of {type(self._algorithm).__name__}",
-        )
+        settled = self._algorithm.settle(restrict(new, slices), terms)
+        rule = f"settle of {type(self._algorithm).__name__}"
         if getattr(settled, "_fields", None) != self._algorithm.Client._fields:
             raise ContractError(f"{rule} returned {type(settled).__name__}; return self.Client(…)")
         if trained.on_device is not None:
@@ -172,8 +173,12 @@ class Uploads:
 
 
 def _check_size(rule: str, name: str, value: Any, shape: tuple[int, ...], stack: int | None) -> None:
-    """Raise an error if a rule returned a field of the wrong size. `stack`: the number of stacked clients, if any."""
-    if isinstance(value, Tensor) and value.numel() == (1 if stack is None else stack) * math.prod(shape):
+    """Raise an error if a rule returned a field of the wrong size. `stack`: the number of stacked clients, if any.
+
+    A field with one value per client may lack its last dimension.
+    """
+    each, count = math.prod(shape), 1 if stack is None else stack
+    if isinstance(value, Tensor) and value.numel() == count * each and (each == 1 or value.shape[-1] == shape[-1]):
         return
     found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
     wanted = shape if stack is None else (stack, *shape)

@@ -100,7 +100,7 @@ def compare(
 
 
 def _check_kept(folder: Path, names: Sequence[str]) -> None:
-    """Refuse to replace the table and the plot of a comparison by ones that lack some of its finished runs."""
+    """Refuse to replace the table and the plot of a comparison with ones that lack some of its finished runs."""
     found = read_comparison(folder)
     done = [] if found is None else [n for n in found.methods if RunFolder(folder / slug(n)).summary.exists()]
     if found is None or set(done) <= set(names):

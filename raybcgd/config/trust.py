@@ -61,7 +61,7 @@ def resume_command(tables: Mapping[str, Any], folder: RunFolder) -> str:
         trust = " --trust" if beside else ""
     except ConfigError:
         trust = " --trust"
-    return f"{path}raybcgd resume {folder.path}{trust}"
+    return f"{path}raybcgd resume {shlex.quote(str(folder.path))}{trust}"
 
 
 def _references(tables: Mapping[str, Any]) -> Iterator[tuple[Registry, str]]:

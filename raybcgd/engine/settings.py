@@ -15,7 +15,7 @@ def host_and_port(address: str) -> tuple[str, int]:
     """Return the host and the port of a Ray cluster, such as 10.0.0.5:6379 or ray://head:10001."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not host or not port.isdecimal() or int(port) > _LAST_PORT:
-        raise ValueError("no valid port; write it as HOST:PORT, such as 10.0.0.5:6379")
+        raise ValueError("must be HOST:PORT, such as 10.0.0.5:6379")
     return host, int(port)
 
 

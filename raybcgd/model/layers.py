@@ -54,7 +54,7 @@ def layers_of(module: nn.Module, named: Sequence[str] = ()) -> list[Layer]:
         if is_lazy(tensor):
             layer = name.rpartition(".")[0]
             raise ConfigError(
-                f'the model: layer "{layer}" is lazy and has no size yet; use a layer with explicit sizes'
+                f'layer "{layer}" of the model is lazy and has no size yet; use a layer with explicit sizes'
             )
     # torch lists a tied tensor once, under its first name.
     for name, tensor in (*trained.items(), *module.named_buffers()):

@@ -92,8 +92,8 @@ def _with_clients(config: Config, dataset: Dataset) -> Config:
     chosen, own, phased = config.data.partition, dataset.clients, config.data.phases is not None
     if isinstance(chosen, Natural) and phased:
         raise ConfigError(
-            'data.phases assigns the samples to clients itself; remove it, or remove data.partition.kind = "natural" '
-            "or, in Python, the argument partition"
+            "data.phases assigns the samples to clients itself; remove it, or remove what sets the clients: "
+            'data.client_column, data.partition.kind = "natural" or, in Python, the argument partition'
         )
     if own is None or phased:
         return with_partition(config, chosen)

@@ -26,7 +26,7 @@ class FailedRun(NamedTuple):
 def failed_runs(paths: Sequence[Path], runs: Sequence[Run] = ()) -> list[FailedRun]:
     """Return the failed runs in folders of runs, comparisons or sweeps. They have no summary, and possibly no rounds.
 
-    Those that are among `runs` get their labels.
+    A failed run that is also in `runs` keeps its label and method from there.
     """
     found: dict[Path, FailedRun] = {}
     for path in paths:

@@ -69,7 +69,7 @@ _TEXTS = {
         "Accuracy against rounds, and against the floats and bytes uploaded by all clients. It is measured on the "
         "{data}.",
     ),
-    "loss": ("Loss", "Loss on the same data and axes."),
+    "loss": ("Loss", "Loss on the same data and axes. Bands over seeds do not extend below the lowest run."),
     "clients": (
         "Accuracy of the clients",
         "Accuracy of the global model on the clients' own training samples: mean, worst tenth of the clients, and "

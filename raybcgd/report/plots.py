@@ -176,8 +176,8 @@ def headline(methods: Methods, target: float, references: Collection[str] = ()) 
     """Return a title. It claims a saving only if at least `_FEW_SEEDS` seeds agree on it.
 
     Every seed has to save upload, and the mean saving has to exceed one standard deviation. The cheapest method has to
-    keep the target from some round to the end; its reference only has to reach it once.
-    Centralised `references` have no upload to save.
+    keep the target from some round to the end; the other one only has to reach it once. Centralised `references` have
+    no upload to save.
     """
     claim = _claim({label: runs for label, runs in methods.items() if label not in references}, target)
     if claim is not None:

@@ -99,7 +99,7 @@ def draw_curve(
 ) -> None:
     """Plot a method's curve. With several seeds: the mean, and a band of one standard deviation.
 
-    With `above_lowest`, the band ends at the lowest run, so that it fits on a logarithmic axis.
+    With `above_lowest`, the band does not extend below the lowest run, so that it fits on a logarithmic axis.
     """
     length = min(len(x) for x, _ in curves)
     x = np.mean([np.array(x[:length], dtype=float) for x, _ in curves], axis=0)

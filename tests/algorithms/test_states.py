@@ -134,6 +134,22 @@ class LongLoss(Careful):
         return upload._replace(loss=upload.delta), mine
 
 
+class BlockOnly(Careful):
+    """Block only (nobody, 2026): returns as many coordinates as a client uploads, not the whole vector."""
+
+    def client_rule(self, work: Work, down: Any, mine: Any) -> tuple[Any, Any]:
+        upload, mine = super().client_rule(work, down, mine)
+        return upload._replace(delta=upload.delta[..., :95]), mine
+
+
+class Transposed(Careful):
+    """Transposed (nobody, 2026): swaps the dimensions of a state, which keeps its number of values."""
+
+    def client_rule(self, work: Work, down: Any, mine: Any) -> tuple[Any, Any]:
+        upload, mine = super().client_rule(work, down, mine)
+        return upload, mine._replace(received=mine.received.mT)
+
+
 class LongCount(Careful):
     """Long count (nobody, 2026): counts twice."""
 
@@ -147,6 +163,7 @@ class LongCount(Careful):
     [
         (HalfCount, "Client.rounds of HalfCount is Count, but its value is [0.5]; return integers"),
         (LongLoss, "client_rule of LongLoss returned Upload.loss as a {485}; return a {1}"),
+        (BlockOnly, "client_rule of BlockOnly returned Upload.delta as a {95}; return a {485}"),
         (LongCount, "settle of LongCount returned Client.rounds as a {2}; return a {1}"),
     ],
 )
@@ -157,6 +174,14 @@ def test_a_wrong_value_of_a_rule_names_the_method_and_the_field(
         lab.play({**CYCLIC, "algorithm": kind(lr=0.05), "local": {"stack": stack}})
     tensor = r"tensor of shape (1, \1)" if stack else r"tensor of shape (\1,)"
     assert str(error.value) == f"round 1 failed: {re.sub('{([0-9]+)}', tensor, line)}"
+
+
+@pytest.mark.parametrize(("stack", "clients"), [(0, ""), (3, "1, ")])
+def test_a_state_with_swapped_dimensions_is_refused(lab: Any, stack: int, clients: str) -> None:
+    with pytest.raises(RunError) as error:
+        lab.play({**CYCLIC, "algorithm": Transposed(lr=0.05), "local": {"stack": stack}})
+    found = f"client_rule of Transposed returned Client.received as a tensor of shape ({clients}485, 3)"
+    assert str(error.value) == f"round 1 failed: {found}; return a tensor of shape ({clients}3, 485)"
 
 
 def final_states(folder: Path, config: Config) -> list[dict[str, np.ndarray]]:

@@ -1,7 +1,7 @@
 """Generate kuberay-schema.json: python tests/cluster/distil.py 1.7.0 ray.io_rayclusters.yaml ray.io_rayjobs.yaml > …
 
-The arguments are the version of KubeRay and the files of its release. Version v1 of these custom resource definitions
-is reduced to what a validator needs: drops descriptions and the status, forbids unknown fields, and moves repeated
+The arguments are the version of KubeRay and the files of its release. Reduces version v1 of these custom resource
+definitions to what a validator needs: drops descriptions and the status, forbids unknown fields, and moves repeated
 parts to `$defs`.
 """
 

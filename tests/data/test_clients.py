@@ -277,7 +277,7 @@ IDS = [f"w{i % 5}" for i in range(20)]
         ([0.5] * 20, {}, 'data.client_column = "writer" of .* has double; use integers or strings'),
         (["a", None] * 10, {}, 'data.client_column = "writer" of .* has rows without a client; remove them'),
         (IDS, {"partition": {"clients": 9}}, r"data.partition.clients = 9, but the data has 5 clients; remove it"),
-        (IDS, {"phases": {"count": 2}}, "data.phases assigns the samples to clients itself; remove it"),
+        (IDS, {"phases": {"count": 2}}, "data.phases assigns the samples to clients itself; .*: data.client_column, "),
     ],
 )
 def test_wrong_client_columns_give_one_line(parquet_folder: Path, ids: Any, changes: Any, message: str) -> None:

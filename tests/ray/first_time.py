@@ -1,4 +1,4 @@
-"""Type what cluster/README.md and cluster/monitoring/README.md say, on a machine with nothing on it.
+"""Run the commands of cluster/README.md and cluster/monitoring/README.md on a machine with nothing on it.
 
 `test_first_time.py` runs this in its own namespaces, with an empty /tmp and only a loopback device. So all ports and
 paths are the default ones, and no file is changed.

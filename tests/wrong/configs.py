@@ -176,12 +176,8 @@ VALUES = {
         "analysis.conformal_levels=[1.5]", says="analysis.conformal_levels[0] = 1.5: must be less than 1"
     ),
     "no hosts": sets("hosts.count=0", says="hosts.count = 0: must be greater than or equal to 1"),
-    "no port of the cluster": sets(
-        "hosts.address=head", says="hosts.address = 'head': no valid port; write it as HOST:PORT, such as 10.0.0.5:6379"
-    ),
-    "a port above 65535": sets(
-        "hosts.address=head:99999", says="hosts.address = 'head:99999': no valid port; write it as HOST:PORT"
-    ),
+    "no port of the cluster": sets("hosts.address=head", says="hosts.address = 'head': must be HOST:PORT"),
+    "a port above 65535": sets("hosts.address=head:99999", says="hosts.address = 'head:99999': must be HOST:PORT"),
     "target in percent": sets("compare.target=90", says="compare.target = 90: must be less than or equal to 1"),
     "validation without share": sets(
         "data.evaluate_on=validation", says='data: evaluate_on = "validation" needs … set it to 0.01 or more'

@@ -2,6 +2,8 @@
 
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
 from raybcgd import Whole
 from raybcgd.algorithms import FedAvg
 
@@ -29,6 +31,13 @@ class NoState(OnlyUpload):
 
     def client_rule(self, work: Any, down: Any, mine: Any) -> Any:
         return super().client_rule(work, down, mine), None
+
+
+class ArrayState(OnlyUpload):
+    """ArrayState: its client rule returns an array as the client's state."""
+
+    def client_rule(self, work: Any, down: Any, mine: Any) -> Any:
+        return super().client_rule(work, down, mine), np.zeros(3)
 
 
 class ShortUpload(FedAvg):

@@ -50,7 +50,9 @@ OWN_CODE = {
     "another input": model(
         "for_cifar", says='model.name = "tests.wrong.code:for_cifar" does not accept inputs of shape 1x8x8 … choose'
     ),
-    "lazy layers": model("lazy", says='the model: layer "1" is lazy and has no size … use a layer with explicit sizes'),
+    "lazy layers": model(
+        "lazy", says='layer "1" of the model is lazy and has no size … use a layer with explicit sizes'
+    ),
     "meta device": model(
         "on_meta", says='model.name = "tests.wrong.code:on_meta" does … choose another model, or set model.options'
     ),
@@ -141,6 +143,11 @@ OWN_CODE = {
         f"algorithm.name={METHODS}:NoState",
         code=1,
         says="round 1 failed: client_rule of NoState returned (Upload, NoneType); return (self.Upload(…), self.Clien",
+    ),
+    "a method that returns an array as state": sets(
+        f"algorithm.name={METHODS}:ArrayState",
+        code=1,
+        says="round 1 failed: client_rule of ArrayState returned (Upload, ndarray); return (self.Upload(…), self.Clien",
     ),
     "an upload of another size": sets(
         f"algorithm.name={METHODS}:ShortUpload",

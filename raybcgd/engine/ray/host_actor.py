@@ -60,7 +60,7 @@ def submit(
 
 
 def reply_parts(sums_bytes: int) -> int:
-    """Return the number of parts of a reply: enough for Ray to send each without its object store, or 1 if too many."""
+    """Return the number of parts of a reply: enough for Ray to send each without its object store. 1 if too many."""
     parts = -(-(sums_bytes + _OUTCOMES_BYTES) // _INLINE_BYTES)
     return parts if parts <= _MAX_PARTS else 1
 
