@@ -22,7 +22,7 @@ def ignore(step: str, detail: str = "") -> None:
     """Announce nothing."""
 
 
-FIRST_ROUND = "training the first round"
+FIRST_ROUND = "training the first rounds"
 """The last step before the first record."""
 
 

@@ -29,11 +29,12 @@ def logits_of(outputs: Any) -> Tensor:
 def judge(outputs: Tensor, targets: Tensor) -> tuple[int, float]:
     """Return the number of correct predictions (0 for float targets) and the sum of squared errors (NaN for labels).
 
-    The error is also NaN if the model does not return one number per sample.
+    Outputs with NaN are wrong. The error is also NaN if the model does not return one number per sample.
     """
     if targets.is_floating_point():
         fits = outputs.numel() == targets.numel()
         return 0, float((outputs.reshape(targets.shape) - targets).double().square().sum()) if fits else math.nan
     single = outputs.dim() == 1 or outputs.shape[-1] == 1
     guess = (outputs.reshape(-1) > 0).long() if single else outputs.argmax(-1)
-    return int((guess == targets).sum()), math.nan
+    known = ~(outputs.reshape(-1).isnan() if single else outputs.isnan().any(-1))
+    return int(((guess == targets) & known).sum()), math.nan

@@ -167,7 +167,7 @@ class Timing(Section):
     """Time per stage of the last round. The stages are plan, broadcast, train, aggregate, evaluate (waiting only) and
     checkpoint. `checkpoint` is that of the previous round: a round's record is written before its checkpoint."""
     finished_at: float | None = None
-    """Unix time at the end of the round."""
+    """Unix time when the round was logged. Its evaluation overlaps the next round, so this can be a round later."""
 
 
 class Hosts(Section):

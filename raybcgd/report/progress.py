@@ -1,5 +1,7 @@
 """The progress of runs: bars on a terminal and in a notebook, one line per round elsewhere."""
 
+import logging
+import math
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -11,6 +13,8 @@ from rich.console import Console
 
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.report.bars import RunBar, Screen, duration
+
+log = logging.getLogger(__name__)
 
 _RECENT_ROUNDS = 20
 """The time left is estimated from this many rounds."""
@@ -146,7 +150,7 @@ class Watcher:
     def __init__(self, display: Display, screen: Screen, label: str) -> None:
         self._display, self._screen, self._label = display, screen, label
         self._bar = screen.add(label)
-        self._rounds_seen = 0
+        self._rounds_seen, self._finite = 0, True
         self._stage: str | None = None
         self._since = monotonic()
 
@@ -168,13 +172,26 @@ class Watcher:
     def observe(self, record: RoundRecord) -> None:
         """Show a finished round."""
         self._end_stage()
-        to_go = max(0, (self._bar.rounds or 0) - record.round - 1)
+        # A record arrives when the next round has trained, because its evaluation overlaps that round.
+        to_go = max(0, (self._bar.rounds or 0) - record.round - 2)
         left = self._display.left(to_go, record.timing.seconds, first=not self._rounds_seen)
         self._rounds_seen += 1
         line = self._line(record, left)
         self._display.print_line(str(line))
         line.show(self._bar)
         self._screen.changed()
+        self._warn_about_nan(record)
+
+    def _warn_about_nan(self, record: RoundRecord) -> None:
+        """Warn once per run if a model's outputs are not finite, although its weights are."""
+        loss = record.quality.loss
+        if self._finite and loss is not None and not math.isfinite(loss):
+            self._finite = False
+            log.warning(
+                "%s: the loss is %s in round %d. Outputs that are NaN count as wrong. With batch norm, invalid running "
+                "variances are a common cause",
+                *(self._label, loss, record.round + 1),
+            )
 
     def finished(self, records: Sequence[RoundRecord]) -> None:
         """Show that a run had already finished."""

@@ -79,7 +79,7 @@ def test_the_command_line_writes_json_lines_and_a_table(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     first, *rounds = [json.loads(line) for line in done.stderr.splitlines()]
-    assert first["message"] == "training the first round"
+    assert first["message"] == "training the first rounds"
     assert [line["round"] for line in rounds] == [0, 1]
     assert "round 1/2" not in done.stdout
     summary = json.loads((tmp_path / "run/summary.json").read_text())

@@ -1,6 +1,7 @@
 """The progress of a run on a terminal and in a log."""
 
 import io
+import math
 import re
 import subprocess
 import sys
@@ -138,7 +139,7 @@ def test_python_shows_progress_unless_told_otherwise(out: Path, capsys: pytest.C
     shown = capsys.readouterr()
     assert shown.out == ""
     lines = [line for line in shown.err.splitlines() if " took " not in line]  # after more than a second
-    assert lines[:2] == ["FedBCGD+: reading the data …", "FedBCGD+: training the first round …"]
+    assert lines[:2] == ["FedBCGD+: reading the data …", "FedBCGD+: training the first rounds …"]
     assert [line.split("  ")[0] for line in lines[-2:]] == ["FedBCGD+: round 1/2", "FedBCGD+: round 2/2"]
     run(small(rounds=1), out=out.with_name("quiet"), progress=False)
     assert capsys.readouterr().err == ""
@@ -148,8 +149,20 @@ def test_a_comparison_announces_every_step_and_counts_the_runs(out: Path, capsys
     compare(small(rounds=2), algorithms=["fedavg", "fedbcgd"], out=out)
     lines = [line for line in capsys.readouterr().err.splitlines() if " took " not in line]
     assert lines[:3] == ["reading the data …", "checking FedAvg …", "checking FedBCGD …"]
-    assert "[1/2] FedAvg: training the first round …" in lines
+    assert "[1/2] FedAvg: training the first rounds …" in lines
     assert lines[-1].startswith("[2/2] FedBCGD: round 2/2  accuracy ")
+
+
+def test_a_loss_that_is_not_finite_is_a_warning_once_per_run(caplog: pytest.LogCaptureFixture) -> None:
+    def with_loss(index: int, loss: float) -> RoundRecord:
+        found = record(index)
+        return found.model_copy(update={"quality": found.quality.model_copy(update={"loss": loss})})
+
+    with Display(Console(file=io.StringIO(), width=80)).run("FedX", 30) as watcher:
+        for index, loss in enumerate((1.0, math.nan, math.nan)):
+            watcher.observe(with_loss(index, loss))
+    (message,) = caplog.messages
+    assert message.startswith("FedX: the loss is nan in round 2.")
 
 
 def test_a_notebook_updates_one_output_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +182,7 @@ def test_a_notebook_updates_one_output_in_place(monkeypatch: pytest.MonkeyPatch)
     assert len({output["transient"]["display_id"] for output in published.outputs}) == 1
     assert [output.get("update", False) for output in published.outputs] == [False] + [True] * (len(texts) - 1)
     assert texts[0] == "FedX  ░░░░░░  0/2  starting Ray …"
-    assert texts[1].startswith("FedX  ███░░░  1/2  accuracy 50.0%  loss 1.000  upload 0.2 d  0.10 s/round  0 s left")
+    assert texts[1].startswith("FedX  ███░░░  1/2  accuracy 50.0%  loss 1.000  upload 0.2 d  0.10 s/round")
     assert texts[-1].startswith("FedX  ██████  2/2")
 
 
