@@ -89,5 +89,5 @@ def test_the_plot_marks_equal_uploads_with_rings_and_centralised_training_with_a
 
 def test_centralised_training_saves_no_upload_in_a_title() -> None:
     methods = {"FedAvg": THREE, "SGD": [records(0.5, 0.9)] * 3}
-    assert "keeps 90 %" in headline(methods, 0.9)
+    assert "reaches 90 %" in headline(methods, 0.9)
     assert headline(methods, 0.9, ["SGD"]) == "Accuracy and upload of FedAvg and SGD"
