@@ -8,8 +8,8 @@ from raybcgd.report.tables import comparison_markdown, comparison_table
 from tests.test_compare import THREE, records
 
 
-def lines_of(target: float, *runs: tuple[RoundRecord, ...]) -> Standing:
-    """Return the row of a method with these runs."""
+def lines_of(target: float, *runs: tuple[RoundRecord, ...], ended_by: str | None = None) -> Standing:
+    """Return the row of a method with these runs. The first one was `ended_by` a limit."""
     rows = {}
     for seed, run in enumerate(runs):
         values = [record.quality.accuracy or 0.0 for record in run]
@@ -17,6 +17,7 @@ def lines_of(target: float, *runs: tuple[RoundRecord, ...]) -> Standing:
         summary |= {"last_tenth_accuracy": values[-1], "upload_d_total": 1.0, "upload_floats": 1, "upload_bytes": 4}
         for record in run:
             record.traffic.__dict__.update(upload_floats=1, upload_bytes=4)
+        summary["ended_by"] = None if seed else ended_by
         rows[seed] = standing("A", "", run, {**summary, "seconds": 1.0, "round_seconds_median": 0.25}, target)
     return over_seeds(rows)
 
@@ -91,3 +92,13 @@ def test_centralised_training_saves_no_upload_in_a_title() -> None:
     methods = {"FedAvg": THREE, "SGD": [records(0.5, 0.9)] * 3}
     assert "reaches 90 %" in headline(methods, 0.9)
     assert headline(methods, 0.9, ["SGD"]) == "Accuracy and upload of FedAvg and SGD"
+
+
+def test_the_table_says_which_runs_ended_early() -> None:
+    limit = "budget.target_accuracy = 0.9, which is reached"
+    ended, whole = lines_of(0.9, *THREE, ended_by=limit), lines_of(0.9, *THREE)._replace(label="B")
+    note = f"Ended early: A ({limit})."
+    assert lines_of(0.9, THREE[0], ended_by=limit).ended_by == ended.ended_by == (limit,)
+    assert note in comparison_markdown([ended, whole], 0.9)
+    assert note in str(comparison_table([ended, whole], 0.9, 200).caption)
+    assert "Ended early" not in comparison_markdown([whole], 0.9)
