@@ -2,6 +2,7 @@
 
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.record.summary import Standing, over_seeds, standing
+from raybcgd.report.html_tables import _reduction
 from raybcgd.report.plots import headline, upload_figure
 from raybcgd.report.style import drawing
 from raybcgd.report.tables import comparison_markdown, comparison_table
@@ -102,3 +103,11 @@ def test_the_table_says_which_runs_ended_early() -> None:
     assert note in comparison_markdown([ended, whole], 0.9)
     assert note in str(comparison_table([ended, whole], 0.9, 200).caption)
     assert "Ended early" not in comparison_markdown([whole], 0.9)
+
+
+def test_the_reduction_on_the_page_is_the_number_in_the_title() -> None:
+    """Both count up to the first round with the target, and divide means: 11 / 4, not the mean of 4, 4 and 3 / 2."""
+    other = [*[records(1, 0.9, 0.1, 0.9)] * 2, records(1, 0.1, 0.9)]
+    assert "with 2.8 ± 1.4 times less upload" in headline({"FedAvg": THREE, "B": other}, 0.9)
+    reference, line = lines_of(0.9, *THREE), lines_of(0.9, *other)
+    assert _reduction(line, reference, 0.9).text.rstrip("*") == "2.75\N{MULTIPLICATION SIGN}"

@@ -35,7 +35,7 @@ class LogBar:
             self._show(line)
 
     def end(self) -> None:
-        """Show the last line if it has no newline, and end the bars: the runs in a log that has ended may have failed."""
+        """Show the last line if it has no newline, and end the bars, because runs may have failed."""
         if self._rest:
             self.write("\n")
         for bar in self._bars.values():

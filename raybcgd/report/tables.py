@@ -96,9 +96,9 @@ def notes(lines: Sequence[Standing], target: float) -> list[str]:
     pooled = ", ".join(line.label for line in lines if line.pooled)
     if pooled:
         found.append(f"{pooled}: the data is in one place, so there is no federated upload.")
-    for limit in dict.fromkeys(limit for line in lines for limit in line.ended_by):
-        found.append(f"Ended early: {', '.join(line.label for line in lines if limit in line.ended_by)} ({limit}).")
-    return found
+    limits = dict.fromkeys(limit for line in lines for limit in line.ended_by)
+    ended = {limit: ", ".join(line.label for line in lines if limit in line.ended_by) for limit in limits}
+    return found + [f"Ended early: {labels} ({limit})." for limit, labels in ended.items()]
 
 
 def falls_back(line: Standing, target: float) -> bool:

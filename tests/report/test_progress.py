@@ -106,13 +106,17 @@ def test_the_bar_of_a_finished_run_shows_no_time_left() -> None:
 
 @pytest.mark.parametrize(("error", "how"), [(RunError("x"), "failed"), (KeyboardInterrupt(), "interrupted")])
 def test_a_run_that_fails_or_is_interrupted_is_not_shown_as_running(error: BaseException, how: str) -> None:
-    shown = []
-    for terminal in (True, False):
-        console = Console(file=io.StringIO(), force_terminal=terminal, width=100, color_system=None)
-        with pytest.raises(type(error)), Display(console).run("FedX", 30) as watcher:
+    def stopped(console: Console) -> None:
+        with Display(console).run("FedX", 30) as watcher:
             watcher.observe(record(0))
             watcher.observe(record(1))
             raise error
+
+    shown = []
+    for terminal in (True, False):
+        console = Console(file=io.StringIO(), force_terminal=terminal, width=100, color_system=None)
+        with pytest.raises(type(error)):
+            stopped(console)
         text = console.file.getvalue()  # type: ignore[attr-defined]
         shown.append([line for line in re.sub(r"\x1b\[\S*?[a-zA-Z]", "\n", text).splitlines() if line.strip()][-1])
     bar, line = shown
