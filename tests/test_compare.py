@@ -259,7 +259,7 @@ THREE = [records(1, 0.1, 0.1, 0.1, 0.9), records(1, 0.1, 0.1, 0.1, 0.9), records
     [
         (
             {"FedAvg": THREE, "B": [records(0.5, 0.1, 0.9)] * 3},
-            "B keeps 90 % accuracy with 3.7 ± 0.6 times less upload than FedAvg (3 seeds)",
+            "B reaches 90 % accuracy with 3.7 ± 0.6 times less upload than FedAvg (3 seeds)",
         ),
         # One or two seeds, a crossing that does not stay, a gain within the noise, a method that never arrives:
         ({"FedAvg": THREE[:2], "B": [records(0.5, 0.1, 0.9)] * 2}, "Accuracy and upload of FedAvg and B"),
@@ -268,7 +268,12 @@ THREE = [records(1, 0.1, 0.1, 0.1, 0.9), records(1, 0.1, 0.1, 0.1, 0.9), records
         # A late dip of FedAvg does not make the other one better:
         (
             {"FedAvg": [records(1, 0.1, 0.9, 0.1, 0.9)] * 3, "B": [records(0.5, 0.1, 0.9)] * 3},
-            "B keeps 90 % accuracy with 2.0 ± 0.0 times less upload than FedAvg (3 seeds)",
+            "B reaches 90 % accuracy with 2.0 ± 0.0 times less upload than FedAvg (3 seeds)",
+        ),
+        # Like the table: up to the first round with the target, and the ratio of the means (11 / 4).
+        (
+            {"FedAvg": THREE, "B": [*[records(1, 0.9, 0.1, 0.9)] * 2, records(1, 0.1, 0.9)]},
+            "B reaches 90 % accuracy with 2.8 ± 1.4 times less upload than FedAvg (3 seeds)",
         ),
         ({"A": [records(1, 0.9)] * 3, "B": [records(1, 0.1)] * 3}, "Accuracy and upload of A and B"),
         ({"A": [records(1, 0.1, 0.25)]}, "A: 25.0% after 2 rounds"),

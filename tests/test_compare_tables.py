@@ -2,14 +2,15 @@
 
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.record.summary import Standing, over_seeds, standing
+from raybcgd.report.html_tables import _reduction
 from raybcgd.report.plots import headline, upload_figure
 from raybcgd.report.style import drawing
 from raybcgd.report.tables import comparison_markdown, comparison_table
 from tests.test_compare import THREE, records
 
 
-def lines_of(target: float, *runs: tuple[RoundRecord, ...]) -> Standing:
-    """Return the row of a method with these runs."""
+def lines_of(target: float, *runs: tuple[RoundRecord, ...], ended_by: str | None = None) -> Standing:
+    """Return the row of a method with these runs. The first one was `ended_by` a limit."""
     rows = {}
     for seed, run in enumerate(runs):
         values = [record.quality.accuracy or 0.0 for record in run]
@@ -17,6 +18,7 @@ def lines_of(target: float, *runs: tuple[RoundRecord, ...]) -> Standing:
         summary |= {"last_tenth_accuracy": values[-1], "upload_d_total": 1.0, "upload_floats": 1, "upload_bytes": 4}
         for record in run:
             record.traffic.__dict__.update(upload_floats=1, upload_bytes=4)
+        summary["ended_by"] = None if seed else ended_by
         rows[seed] = standing("A", "", run, {**summary, "seconds": 1.0, "round_seconds_median": 0.25}, target)
     return over_seeds(rows)
 
@@ -89,5 +91,23 @@ def test_the_plot_marks_equal_uploads_with_rings_and_centralised_training_with_a
 
 def test_centralised_training_saves_no_upload_in_a_title() -> None:
     methods = {"FedAvg": THREE, "SGD": [records(0.5, 0.9)] * 3}
-    assert "keeps 90 %" in headline(methods, 0.9)
+    assert "reaches 90 %" in headline(methods, 0.9)
     assert headline(methods, 0.9, ["SGD"]) == "Accuracy and upload of FedAvg and SGD"
+
+
+def test_the_table_says_which_runs_ended_early() -> None:
+    limit = "budget.target_accuracy = 0.9, which is reached"
+    ended, whole = lines_of(0.9, *THREE, ended_by=limit), lines_of(0.9, *THREE)._replace(label="B")
+    note = f"Ended early: A ({limit})."
+    assert lines_of(0.9, THREE[0], ended_by=limit).ended_by == ended.ended_by == (limit,)
+    assert note in comparison_markdown([ended, whole], 0.9)
+    assert note in str(comparison_table([ended, whole], 0.9, 200).caption)
+    assert "Ended early" not in comparison_markdown([whole], 0.9)
+
+
+def test_the_reduction_on_the_page_is_the_number_in_the_title() -> None:
+    """Both count up to the first round with the target, and divide means: 11 / 4, not the mean of 4, 4 and 3 / 2."""
+    other = [*[records(1, 0.9, 0.1, 0.9)] * 2, records(1, 0.1, 0.9)]
+    assert "with 2.8 ± 1.4 times less upload" in headline({"FedAvg": THREE, "B": other}, 0.9)
+    reference, line = lines_of(0.9, *THREE), lines_of(0.9, *other)
+    assert _reduction(line, reference, 0.9).text.rstrip("*") == "2.75\N{MULTIPLICATION SIGN}"

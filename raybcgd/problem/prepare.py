@@ -119,7 +119,10 @@ def load_data(config: Config) -> tuple[Config, Data]:
 
 
 def partition_data(config: Config, dataset: Dataset) -> Data:
-    """Split the samples among the clients: once, or per phase of block-cyclic data."""
+    """Split the samples among the clients: once, or per phase of block-cyclic data.
+
+    If this replaces the data set's own clients, the returned data set has none, so that nothing shows their names.
+    """
     train, test, seed = dataset.labels, dataset.test.targets, config.seed
     if config.data.phases is None:
         parts = [partition(train, dataset.label_count, config.data.partition, seed, dataset.clients)]
@@ -132,4 +135,6 @@ def partition_data(config: Config, dataset: Dataset) -> Data:
         parts, test_rows = [phase.train for phase in found], [phase.test for phase in found]
     if cast("Algorithm", config.algorithm).pooled:
         parts = [Partition(np.sort(part.indices), np.array([0, len(part.indices)])) for part in parts]
+    if dataset.clients is not None and not isinstance(config.data.partition, Natural):
+        dataset = replace(dataset, clients=None)
     return Data(dataset, tuple(parts), tuple(test_rows))

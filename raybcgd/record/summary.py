@@ -152,6 +152,8 @@ class Standing(NamedTuple):
     """Median time over all rounds. One-off costs, such as imports in the first round, hardly change it."""
     pooled: bool = False
     """Whether one client holds all data: centralised training, whose uploads have no meaning."""
+    ended_by: tuple[str, ...] = ()
+    """The limits of `[budget]` that ended runs before their last round."""
 
     @property
     def finished(self) -> int:
@@ -196,6 +198,7 @@ def standing(
         rounds_to_target=None if reached is None else reached.round + 1,
         keeps_target=keeps(records, target) is not None,
         reached=int(reached is not None),
+        ended_by=(summary["ended_by"],) if summary.get("ended_by") else (),
         **{name: summary[name] for name in copied if name in summary},
     )
 
@@ -232,6 +235,7 @@ def over_seeds(standings: Mapping[int, Standing]) -> Standing:
         "keeps_target": all(row.keeps_target for row in rows),
         "reached": sum(row.reached for row in rows),
         "pooled": rows[0].pooled,
+        "ended_by": tuple(dict.fromkeys(limit for row in rows for limit in row.ended_by)),
     }
     return rows[0]._replace(**means, seeds=tuple(standings))
 

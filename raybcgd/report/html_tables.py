@@ -110,8 +110,8 @@ def _to_target(line: Standing, target: float) -> dict[str, _Cell]:
 
 
 def _reduction(line: Standing, reference: Standing, target: float) -> _Cell:
-    """Return how much less a method uploads than the reference until the target is reached."""
-    cost, other = line.upload_bytes_to_target, reference.upload_bytes_to_target
+    """Return how much less a client uploads than with the reference until the target is first reached."""
+    cost, other = line.upload_d_to_target, reference.upload_d_to_target
     if line.pooled or cost is None or other is None:
         return _Cell("-")
     star = "*" if falls_back(line, target) else ""

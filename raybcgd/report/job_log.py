@@ -35,9 +35,11 @@ class LogBar:
             self._show(line)
 
     def end(self) -> None:
-        """Show the last line if it has no newline."""
+        """Show the last line if it has no newline, and end the bars, because runs may have failed."""
         if self._rest:
             self.write("\n")
+        for bar in self._bars.values():
+            bar.end("")
 
     def _show(self, line: str) -> None:
         found, console = parse_line(line), self._screen.console

@@ -93,6 +93,7 @@ _TEXTS = {
     "failures": ("Failures over time", "Cumulative number of failures by round."),
 }
 """Heading and explanation of each figure."""
+_BANDS = "Curves and bars are means over the seeds; bands show one standard deviation. Heat maps name their run."
 
 
 def draw(new: NewFigure, runs: Sequence[Run], target: float | None) -> dict[str, Any]:
@@ -200,7 +201,7 @@ def _conditions(runs: Sequence[Run]) -> str:
     if _differ(runs, ("data", "model")):
         return f"The runs differ in data or model. The first run: {text}."
     bands = any(len(method.runs) > 1 for method in methods_of(runs))
-    return f"{text}. {'Curves are means over the seeds; bands show one standard deviation.' if bands else ''}".strip()
+    return f"{text}. {_BANDS if bands else ''}".strip()
 
 
 def _differ(runs: Sequence[Run], keys: Sequence[str]) -> bool:

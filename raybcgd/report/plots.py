@@ -1,6 +1,6 @@
 """The plot of a comparison: accuracy against upload."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -175,9 +175,9 @@ def _cost(runs: Sequence[Sequence[RoundRecord]], target: float) -> float | None:
 def headline(methods: Methods, target: float, references: Collection[str] = ()) -> str:
     """Return a title. It claims a saving only if at least `_FEW_SEEDS` seeds agree on it.
 
-    Every seed has to save upload, and the mean saving has to exceed one standard deviation. The cheapest method has to
-    keep the target from some round to the end; the other one only has to reach it once. Centralised `references` have
-    no upload to save.
+    Every seed has to save upload, and the saving has to exceed 1 by more than one standard deviation. The cheapest
+    method has to keep the target from some round to the end; the other one only has to reach it once. Centralised
+    `references` have no upload to save.
     """
     claim = _claim({label: runs for label, runs in methods.items() if label not in references}, target)
     if claim is not None:
@@ -196,31 +196,33 @@ def headline(methods: Methods, target: float, references: Collection[str] = ()) 
 
 
 def _claim(methods: Methods, target: float) -> str | None:
-    """Return the saving of the cheapest method over FedAvg, or over the most expensive method. None if unclear."""
-    kept, reached = _costs(methods, target, keeps), _costs(methods, target, reaches)
-    best = min(kept, key=lambda label: float(np.mean(kept[label])), default="")
-    others = [label for label in reached if label != best]
+    """Return the saving of the cheapest method over FedAvg, or over the most expensive method. None if unclear.
+
+    As in the tables, uploads count up to the first round with the target, and the saving is the ratio of their means.
+    """
+    costs = _costs(methods, target)
+    kept = [label for label in costs if all(keeps(records, target) is not None for records in methods[label])]
+    best = min(kept, key=lambda label: float(np.mean(costs[label])), default="")
+    others = [label for label in costs if label != best]
     if not kept or not others:
         return None
-    reference = "FedAvg" if "FedAvg" in others else max(others, key=lambda label: float(np.mean(reached[label])))
-    if len(kept[best]) != len(reached[reference]):
+    reference = "FedAvg" if "FedAvg" in others else max(others, key=lambda label: float(np.mean(costs[label])))
+    if len(costs[best]) != len(costs[reference]):
         return None
-    ratios = np.array(reached[reference]) / np.array(kept[best])
-    mean, deviation = float(ratios.mean()), float(ratios.std(ddof=1))
-    if ratios.min() <= 1 or mean - deviation <= 1:
+    ratios = np.array(costs[reference]) / np.array(costs[best])
+    saving, deviation = float(np.mean(costs[reference]) / np.mean(costs[best])), float(ratios.std(ddof=1))
+    if ratios.min() <= 1 or saving - deviation <= 1:
         return None
-    gain = f"{mean:.1f} ± {deviation:.1f} times less upload than {reference}"
-    return f"{best} keeps {percentage(target)} accuracy with {gain} ({len(ratios)} seeds)"
+    gain = f"{saving:.1f} ± {deviation:.1f} times less upload than {reference}"
+    return f"{best} reaches {percentage(target)} accuracy with {gain} ({len(ratios)} seeds)"
 
 
-def _costs(
-    methods: Methods, target: float, find: Callable[[Sequence[RoundRecord], float], RoundRecord | None]
-) -> dict[str, list[float]]:
-    """Return each run's upload up to the round that `find` returns.
+def _costs(methods: Methods, target: float) -> dict[str, list[float]]:
+    """Return each run's upload up to the first round with the target.
 
-    Methods with few seeds, or with a run that has no such round, are left out.
+    Methods with few seeds, or with a run that never reaches the target, are left out.
     """
-    found = {label: [find(records, target) for records in runs] for label, runs in methods.items()}
+    found = {label: [reaches(records, target) for records in runs] for label, runs in methods.items()}
     return {
         label: [record.traffic.upload_d_total for record in records if record is not None]
         for label, records in found.items()

@@ -117,7 +117,11 @@ class Display:
             watcher = Watcher(self, screen, label)
             if rounds is not None:
                 watcher.expect(rounds)
-            yield watcher
+            try:
+                yield watcher
+            except BaseException as error:
+                watcher.stop("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+                raise
 
     def begin(self, rounds: int) -> None:
         """Begin one of the expected runs."""
@@ -222,6 +226,14 @@ class Watcher:
         if limit is not None:
             self._display.print_line(f"{self._label}: ended after {self._bar.done} rounds by {limit}")
         self._bar.end("" if limit is None else f"ended by {limit.partition(' = ')[0]}")
+        self._screen.changed()
+
+    def stop(self, how: str) -> None:
+        """Show that the run failed or was interrupted. Further rounds may have run whose records were not seen."""
+        self._end_stage()
+        done = f" after round {self._bar.done}" if self._rounds_seen else ""
+        self._display.print_line(f"{self._label}: {how}{done}")
+        self._bar.end(f"{how}{done}")
         self._screen.changed()
 
     def _end_stage(self) -> None:

@@ -84,7 +84,7 @@ def _failure(line: Standing) -> str:
 
 
 def notes(lines: Sequence[Standing], target: float) -> list[str]:
-    """Return one sentence for each mark in the table of a comparison."""
+    """Return one sentence for each mark in the table of a comparison, and for each limit that ended runs early."""
     goal, found = percentage(target), []
     if any(falls_back(line, target) for line in lines):
         found.append(f"* {goal} is reached, but the mean of the last tenth is below it.")
@@ -96,7 +96,9 @@ def notes(lines: Sequence[Standing], target: float) -> list[str]:
     pooled = ", ".join(line.label for line in lines if line.pooled)
     if pooled:
         found.append(f"{pooled}: the data is in one place, so there is no federated upload.")
-    return found
+    limits = dict.fromkeys(limit for line in lines for limit in line.ended_by)
+    ended = {limit: ", ".join(line.label for line in lines if limit in line.ended_by) for limit in limits}
+    return found + [f"Ended early: {labels} ({limit})." for limit, labels in ended.items()]
 
 
 def falls_back(line: Standing, target: float) -> bool:

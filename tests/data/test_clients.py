@@ -66,6 +66,22 @@ def test_one_id_per_sample_names_the_clients() -> None:
     assert as_clients(torch.arange(60) % 4, 60).names == ("0", "1", "2", "3")
 
 
+def test_clients_that_a_partition_replaces_leave_no_names(parquet_folder: Path, tmp_path: Path) -> None:
+    """There are as many new clients as there were hospitals."""
+    folder = with_ids(parquet_folder, [f"H{i % 5:02d}" for i in range(20)])
+    replaced = {"partition": {"kind": "iid", "clients": 5}}
+    for name, more, shown in (("own", {}, True), ("other", replaced, False)):
+        one = config(data=settings(folder, **more))
+        run(one, out=tmp_path / name, progress=False)
+        names = json.loads((tmp_path / name / "partition.json").read_text())["names"]
+        assert (names is not None) == shown
+        path = tmp_path / f"{name}.toml"
+        path.write_text(one.to_toml())
+        answer = CliRunner().invoke(app, ["data", "inspect", str(path)])
+        assert answer.exit_code == 0, answer.output
+        assert ("own clients" in answer.output) == ("H00" in answer.output) == shown
+
+
 def test_data_sets_are_shown_in_one_line() -> None:
     data = arrays(partition=LISTS, name="mine")
     split = "Split(60 samples of 5 float32)"

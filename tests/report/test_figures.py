@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex, to_rgb
 
+from raybcgd.record.rounds import ClientQuality
 from raybcgd.report import figures
+from raybcgd.report.client_figure import client_accuracy
 from raybcgd.report.heat_map import label_map
 from raybcgd.report.plots import upload_figure
-from raybcgd.report.runs import methods_of, read_runs
+from raybcgd.report.runs import Method, Run, methods_of, read_runs
 from raybcgd.report.style import drawing, line_styles, log_scale, log_ticks
 from tests.report.conftest import report
 
@@ -92,6 +94,22 @@ def test_a_band_of_losses_ends_at_the_lowest_run(folder: Path) -> None:
     for axes in figure.axes:
         (band,) = axes.collections
         assert band.get_paths()[0].vertices[:, 1].min() == pytest.approx(0.1)
+
+
+def test_the_accuracies_of_the_clients_are_means_over_the_seeds(folder: Path) -> None:
+    (run,) = read_runs([folder / "fedavg"])
+
+    def seed(mean: float) -> Run:
+        clients = ClientQuality(mean=mean, worst_tenth=mean / 2, deviation=0.1)
+        quality = run.records[0].quality.model_copy(update={"clients": clients})
+        return replace(run, records=tuple(record.model_copy(update={"quality": quality}) for record in run.records))
+
+    with drawing() as new:
+        figure = client_accuracy(new, [Method("A", (seed(0.5), seed(0.7)))])
+        assert client_accuracy(new, [Method("A", (seed(0.5), run))]) is None
+    assert figure is not None
+    assert [axes.lines[0].get_ydata()[0] for axes in figure.axes] == pytest.approx([60.0, 30.0, 10.0])
+    assert [len(axes.collections) for axes in figure.axes] == [1, 1, 1], "one band each"
 
 
 def test_a_run_has_the_same_colour_in_the_plot_and_on_the_page(folder: Path) -> None:

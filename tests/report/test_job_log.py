@@ -1,6 +1,7 @@
 """The lines of a job's log are read back as rounds."""
 
 import io
+import re
 from pathlib import Path
 
 from rich.console import Console
@@ -52,3 +53,12 @@ def test_the_bar_shows_the_last_round_and_keeps_the_other_lines() -> None:
     with log_bar(Console(file=plain, width=200)) as bar:
         bar.write(log)
     assert plain.getvalue() == log + "\n"
+
+
+def test_no_run_stays_in_progress_after_the_end_of_the_log() -> None:
+    text = io.StringIO()
+    with log_bar(Console(file=text, force_terminal=True, width=200, color_system=None)) as bar:
+        bar.write("A: round 1/4  upload 0.5 d  0.10 s/round  60 clients/s  9 s left\nA: failed after round 1\n")
+    last = [line for line in re.sub(r"\x1b\[\S*?[a-zA-Z]", "\n", text.getvalue()).splitlines() if line.strip()][-1]
+    assert "1/4" in last
+    assert "left" not in last

@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from raybcgd.compare import compare
+from raybcgd.errors import RunError
 from raybcgd.experiment import run
 from raybcgd.record.rounds import Blocks, Hosts, Quality, RoundRecord, Timing, Traffic
 from raybcgd.report.bars import RunBar, duration
@@ -102,6 +103,28 @@ def test_the_bar_of_a_finished_run_shows_no_time_left() -> None:
     assert "7 s left" in bar.plain()
     RoundLine("FedX", 10, 10, 50.0, 1.0, 0.2, 0.1, 3.0, "6 s").show(bar)  # of the second run
     assert "left" not in bar.plain()
+
+
+@pytest.mark.parametrize(("error", "how"), [(RunError("x"), "failed"), (KeyboardInterrupt(), "interrupted")])
+def test_a_run_that_fails_or_is_interrupted_is_not_shown_as_running(error: BaseException, how: str) -> None:
+    def stopped(console: Console) -> None:
+        with Display(console).run("FedX", 30) as watcher:
+            watcher.observe(record(0))
+            watcher.observe(record(1))
+            raise error
+
+    shown = []
+    for terminal in (True, False):
+        console = Console(file=io.StringIO(), force_terminal=terminal, width=100, color_system=None)
+        with pytest.raises(type(error)):
+            stopped(console)
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+        shown.append([line for line in re.sub(r"\x1b\[\S*?[a-zA-Z]", "\n", text).splitlines() if line.strip()][-1])
+    bar, line = shown
+    assert bar.startswith("  FedX")  # no spinner
+    assert bar.rstrip().endswith(f"{how} after round 2")
+    assert " left" not in bar
+    assert line == f"FedX: {how} after round 2"
 
 
 def test_the_time_left_leaves_out_the_first_round_and_includes_the_runs_to_come() -> None:
