@@ -17,9 +17,11 @@ from raybcgd.algorithms import FedAvg
 from raybcgd.cli import app
 from raybcgd.client.batches import schedule
 from raybcgd.client.settings import LocalConfig
+from raybcgd.data.dataset import Dataset
 from raybcgd.data.from_python import as_dataset
 from raybcgd.model.blocks import divide
 from raybcgd.model.settings import BlocksConfig
+from raybcgd.problem import prepare
 from raybcgd.record.rounds import RoundLog
 from raybcgd.server.norms import block_norms
 
@@ -169,6 +171,21 @@ def test_batch_norm_with_batches_or_clients_of_one_sample(out: Path) -> None:
     given: dict[str, Any] = {"module": batch_norm(), "dataset": ARRAYS, "partition": clients, "progress": False}
     with pytest.raises(ConfigError, match=r"1 of 3 clients, such as client 1, have one sample, but .* at least two"):
         run(settings, out=out / "b", **given)
+
+
+def test_errors_before_a_run_name_clients_by_their_ids() -> None:
+    given: dict[str, Any] = {"module": batch_norm(), "dataset": ARRAYS}
+    ids = np.repeat([30, 99, 40], [10, 1, 89])
+    with pytest.raises(ConfigError, match=r"1 of 3 clients, such as client 99 \(index 2\), have one sample"):
+        prepare(config(data={}), **given, partition=ids)
+    by_name = {"a": range(40), "b": range(40, 61)}
+    local = {"batch_size": 20, "epochs": 1}
+    with pytest.raises(ConfigError, match=r"for 1 of 2 clients, such as client b \(index 1\) with 21 samples"):
+        prepare(config(data={}, local=local), **given, partition=by_name)
+    split = {"partition": {"kind": "iid", "clients": 4}}
+    named = Dataset.from_tensors(*ARRAYS, partition=by_name)
+    with pytest.raises(ConfigError, match="such as client 0 with 25 samples"):
+        prepare(config(data=split, local={**local, "batch_size": 24}), module=batch_norm(), dataset=named)
 
 
 def test_clients_that_batch_norm_drops_are_announced(out: Path, caplog: pytest.LogCaptureFixture) -> None:

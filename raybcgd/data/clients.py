@@ -26,6 +26,11 @@ class Clients:
     def __repr__(self) -> str:
         return f"Clients({len(self)} clients of {len(self.owners)} samples)"
 
+    def describe(self, client: int) -> str:
+        """Return how errors name a client: by its name, and by its index if that differs."""
+        index = "" if self.names[client] == str(client) else f" (index {client})"
+        return f"client {self.names[client]}{index}"
+
     def take(self, rows: Ints) -> Self:
         """Return the clients of some of the samples."""
         return replace(self, owners=self.owners[rows])

@@ -4,7 +4,7 @@ import logging
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,13 @@ class Split:
         return type(self)(self.inputs[indices], self.targets[indices])
 
 
+class Columns(NamedTuple):
+    """The columns of Parquet files that a data set was read from."""
+
+    label: str
+    inputs: tuple[str, ...]
+
+
 @dataclass(frozen=True, repr=False)
 class Dataset:
     """Train and test data, checked on construction.
@@ -58,6 +65,8 @@ class Dataset:
     std: tuple[float, ...] = (1.0,)
     clients: Clients | None = None
     """The data set's own clients, for the natural partition. None: it has none."""
+    columns: Columns | None = None
+    """The columns that were read. None: the data set is not from Parquet files."""
     from_config: bool = False
     """Whether `[data]` describes the data set. False: it was made in Python."""
 

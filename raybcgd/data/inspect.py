@@ -26,10 +26,18 @@ def describe(dataset: Dataset) -> list[Line]:
         Line("test samples", f"{len(dataset.test):,}"),
         Line("sample", f"{' x '.join(map(str, inputs.shape[1:]))} {'tokens' if dataset.tokens else inputs.dtype}"),
         Line("in memory", f"{megabytes:,.1f} MB"),
+        *_columns(dataset),
         *_targets(dataset),
         *_constants(dataset),
         *([] if dataset.clients is None else [Line("own clients", _some(dataset.clients.names))]),
     ]
+
+
+def _columns(dataset: Dataset) -> list[Line]:
+    if dataset.columns is None:
+        return []
+    inputs = "image column" if dataset.train.inputs.ndim == 4 else "feature columns"
+    return [Line("label column", dataset.columns.label), Line(inputs, _some(dataset.columns.inputs))]
 
 
 def _targets(dataset: Dataset) -> list[Line]:

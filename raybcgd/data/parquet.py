@@ -14,10 +14,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raybcgd.data.clients import Clients, clients_from_ids
-from raybcgd.data.dataset import Dataset
+from raybcgd.data.dataset import Columns, Dataset
 from raybcgd.data.images import Encoded, EncodedSplit, decode_dataset
 from raybcgd.data.settings import DataConfig
-from raybcgd.data.tabular import feature_columns, is_number, joined, numeric_columns, read_features, tabular_dataset
+from raybcgd.data.tabular import (
+    feature_columns,
+    is_number,
+    joined,
+    note_client_ids,
+    numeric_columns,
+    read_features,
+    tabular_dataset,
+)
 from raybcgd.errors import ConfigError, first_line
 
 TEST_NAMES = ("test", "validation", "valid", "val")
@@ -30,17 +38,18 @@ def load_parquet(root: Path, config: DataConfig, name: str) -> Dataset:
     """Load a folder of Parquet files: images as bytes, columns of numbers, or sequences of tokens."""
     files = find_files(root)
     if _has_images(files[0][0], config):
-        (train, declared), (test, _) = (_split(paths, config) for paths in files)
+        (train, declared, columns), (test, *_) = (_split(paths, config) for paths in files)
         dataset = decode_dataset(name, train, test, config.image_size, config.classes or declared)
     else:
         if config.image_size is not None:
             raise ConfigError("data.image_size has no effect with Parquet files without images; remove it")
         inputs, targets, columns = _table(files[0], config, config.feature_columns)
-        test_inputs, test_targets, _ = _table(files[1], config, columns)
+        test_inputs, test_targets, _ = _table(files[1], config, columns.inputs)
         dataset = tabular_dataset(name, (inputs, targets), (test_inputs, test_targets), config.classes)
-    if config.client_column is None:
-        return dataset
-    return replace(dataset, clients=_clients(files[0], config.client_column))
+        if config.feature_columns is None:
+            note_client_ids(columns.inputs)
+    clients = None if config.client_column is None else _clients(files[0], config.client_column)
+    return replace(dataset, columns=columns, clients=clients)
 
 
 def has_parquet(root: Path) -> bool:
@@ -89,9 +98,9 @@ def _has_images(path: Path, config: DataConfig) -> bool:
     )
 
 
-def _table(paths: list[Path], config: DataConfig, columns: Sequence[str] | None) -> tuple[Any, Any, Sequence[str]]:
+def _table(paths: list[Path], config: DataConfig, columns: Sequence[str] | None) -> tuple[Any, Any, Columns]:
     """Read the features and the targets of a split. All files have the same feature columns, which are returned too."""
-    inputs, targets = [], []
+    inputs, targets, label = [], [], ""
     for path in paths:
         with _reading(path):
             file = pq.ParquetFile(path)
@@ -101,7 +110,7 @@ def _table(paths: list[Path], config: DataConfig, columns: Sequence[str] | None)
         targets.append(_targets(table.column(label), label, path, config))
         inputs.append(read_features(table.select(columns), path))
     assert columns is not None
-    return joined(inputs, columns), np.concatenate(targets), columns
+    return joined(inputs, columns), np.concatenate(targets), Columns(label, tuple(columns))
 
 
 def _label_column(path: Path, schema: Any, config: DataConfig) -> str:
@@ -117,7 +126,18 @@ def _label_column(path: Path, schema: Any, config: DataConfig) -> str:
             f"data.label_column: found no {kind} in {path}, which has {_listed(schema)}; {fix}, or name their column"
         )
     content = "numbers" if regression else "integers"
+    if config.label_column in schema.names and not fits(kind := schema.field(config.label_column).type):
+        wanted, task = ("numbers", "") if regression else ("integers 0, 1, …", ' set data.task = "regression",')
+        raise ConfigError(
+            f"data.label_column: {config.label_column} holds {_content(kind)}; encode them as {wanted} in the file,"
+            f"{task if is_number(kind) else ''} or name another column ({content}: {', '.join(fitting)})"
+        )
     return _choose("label", config.label_column, fitting, LABEL_COLUMNS, f"{content} in {path}")
+
+
+def _content(kind: Any) -> str:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return "strings" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else f"values of type {kind}"
 
 
 def _targets(column: Any, label: str, path: Path, config: DataConfig) -> Any:
@@ -126,9 +146,9 @@ def _targets(column: Any, label: str, path: Path, config: DataConfig) -> Any:
     return column.to_numpy().astype(np.float32 if config.task == "regression" else np.int64)
 
 
-def _split(paths: list[Path], config: DataConfig) -> tuple[EncodedSplit, int | None]:
-    """Open the files of a split of images and read their labels. Also return the number of classes they declare."""
-    images, labels, declared = [], [], None
+def _split(paths: list[Path], config: DataConfig) -> tuple[EncodedSplit, int | None, Columns]:
+    """Open the files of a split of images and read their labels. Also return the declared classes and the columns."""
+    images, labels, declared, columns = [], [], None, Columns("", ())
     for path in paths:
         with _reading(path):
             file = pq.ParquetFile(path)
@@ -143,12 +163,13 @@ def _split(paths: list[Path], config: DataConfig) -> tuple[EncodedSplit, int | N
             label = _label_column(path, schema, config)
             column = file.read(columns=[label]).column(label)
         images.append(_images(path, file, image))
+        columns = Columns(label, (image,))
         labels.append(_targets(column, label, path, config))
         declared = declared or _declared_classes(schema, label)
     targets = np.concatenate(labels)
     if len(targets) == 0:
         raise ConfigError(f"data.root: {paths[0]} has no rows; add at least one image")
-    return EncodedSplit(chain.from_iterable(images), targets), declared
+    return EncodedSplit(chain.from_iterable(images), targets), declared, columns
 
 
 def _listed(schema: Any) -> str:

@@ -1,5 +1,6 @@
 """Parquet files without images: columns of numbers, or one column of lists, such as token sequences."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,18 @@ from raybcgd.data.dataset import Dataset
 from raybcgd.errors import ConfigError
 
 Inputs = npt.NDArray[Any]
+CLIENT_IDS = (
+    "client",
+    "client_id",
+    "user",
+    "user_id",
+    "writer_id",
+    "patient_id",
+    "device_id",
+    "hospital",
+    "hospital_id",
+)
+log = logging.getLogger(__name__)
 
 
 def numeric_columns(schema: Any, others: Sequence[str | None]) -> list[str]:
@@ -41,6 +54,17 @@ def feature_columns(path: Path, schema: Any, wanted: Sequence[str] | None, other
                 "of numbers"
             )
     return columns
+
+
+def note_client_ids(columns: Sequence[str]) -> None:
+    """Log a note for each feature that was found, not configured, and is named like a client id."""
+    for name in columns:
+        if name.lower() in CLIENT_IDS:
+            log.warning(
+                "note: column %s is used as a feature; set data.client_column if it names the clients, or "
+                "data.feature_columns to leave it out",
+                name,
+            )
 
 
 def is_number(kind: Any) -> bool:

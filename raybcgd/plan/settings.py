@@ -46,7 +46,8 @@ class CohortConfig(Section):
     deadline_seconds: Annotated[float, Field(gt=0)] | None = None
     """Drop clients that have not finished after this time. None: wait for all."""
     on_client_error: Literal["stop", "drop"] = "stop"
-    """What to do if a client's local training fails. stop: stop the run. drop: drop the client from the round."""
+    """What to do if a client's local training fails. stop: stop the run. drop: drop the client from the round; the
+    run still stops if all clients of a round fail."""
 
     @model_validator(mode="after")
     def _compatible(self) -> Self:

@@ -9,7 +9,7 @@ import torch
 
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.normalise import normalise
-from raybcgd.data.partition import Ints
+from raybcgd.data.partition import Ints, Natural
 from raybcgd.errors import ConfigError, own_line
 from raybcgd.problem.definition import Data, Problem
 
@@ -29,7 +29,7 @@ def check_single_samples(problem: Problem, data: Data) -> None:
     if not affected.any() or (reason := _failure(problem, data.dataset)) is None:
         return
     found = f"{problem.model_label} cannot train on a batch of one sample ({reason})"
-    found, fix = _explained(problem, sizes, affected, found)
+    found, fix = _explained(problem, data.dataset, sizes, affected, found)
     if problem.config.cohort.on_client_error == "drop" and not affected.all():
         log.warning("%s: these clients are dropped from every round; %s", found, fix)
     else:
@@ -60,21 +60,27 @@ def _failure(problem: Problem, dataset: Dataset) -> str | None:
     return None
 
 
-def _explained(problem: Problem, sizes: Ints, affected: Bools, found: str) -> tuple[str, str]:
+def _describe(problem: Problem, dataset: Dataset, client: int) -> str:
+    natural = isinstance(problem.config.data.partition, Natural) and not problem.algorithm.pooled
+    return dataset.clients.describe(client) if natural and dataset.clients is not None else f"client {client}"
+
+
+def _explained(problem: Problem, dataset: Dataset, sizes: Ints, affected: Bools, found: str) -> tuple[str, str]:
     """Return what leads to batches of one sample, and what to change."""
     local, clients = problem.config.local, f"{affected.sum()} of {len(affected)} clients"
     if local.batch_size == 1:
         return f"local.batch_size = 1, but {found}", "set local.batch_size to at least 2, and local.drop_last = true"
     single = (sizes == 1).any(axis=0)
     if single.any():
+        example = _describe(problem, dataset, int(single.argmax()))
         return (
-            f"{single.sum()} of {len(single)} clients, such as client {single.argmax()}, have one sample, but {found}",
+            f"{single.sum()} of {len(single)} clients, such as {example}, have one sample, but {found}",
             "partition the data so that every client has at least two samples, or use group norm instead of batch norm",
         )
     first = int(affected.argmax())
     size = next(int(n) for n in sizes[:, first] if _trains_on_one(problem, int(n)))
     batch = f"local.batch_size = {local.batch_size} leaves a batch of one sample for {clients}"
     return (
-        f"{batch}, such as client {first} with {size} samples, but {found}",
+        f"{batch}, such as {_describe(problem, dataset, first)} with {size} samples, but {found}",
         "set local.drop_last = true, or another local.batch_size",
     )

@@ -1,4 +1,4 @@
-"""How well the global model serves each client: its accuracy on the clients' own samples."""
+"""How well the global model serves each client: its accuracy on the clients' own training samples."""
 
 from collections.abc import Sequence
 

@@ -196,7 +196,7 @@ class _Inbox:
         if outcome.error is not None and not self._drops:
             raise RunError(
                 f"client {outcome.client} failed in round {self._work.orders.round_index + 1}: {outcome.error}; fix "
-                'it, or set cohort.on_client_error = "drop" to continue without such clients'
+                'it, or, if only some clients fail, set cohort.on_client_error = "drop" to continue without them'
             )
 
     def _diverged(self, cause: str) -> DivergedError:

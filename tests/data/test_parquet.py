@@ -14,6 +14,7 @@ from PIL import Image
 
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.images import Encoded, stack
+from raybcgd.data.inspect import describe
 from raybcgd.data.settings import DataConfig
 from raybcgd.data.sources import load
 from raybcgd.errors import ConfigError
@@ -70,6 +71,8 @@ def test_columns_are_found_or_configured(tmp_path: Path, pixels: Any, encode: An
         columns = {"image": "photo", "label": "fine_label", "coarse_label": [0] * 6, "weight": [0.5] * 6}
         write_parquet(tmp_path / f"{split}.parquet", images, [0, 1, 2] * 2, **columns)
     assert read(tmp_path).classes == 3
+    lines = dict(describe(read(tmp_path)))
+    assert (lines["label column"], lines["image column"]) == ("fine_label", "photo")
     assert set(read(tmp_path, label_column="coarse_label").train.targets) == {0}
     refuse(tmp_path, r"data\.image_column is weight; use photo, which has image bytes", image_column="weight")
     refuse(tmp_path, r"data\.label_column is name; use one of fine_label, ", label_column="name")

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from raybcgd import Config, ConfigError, run
 from raybcgd.cli import app
 from raybcgd.data.dataset import Dataset
+from raybcgd.data.inspect import describe
 from raybcgd.data.normalise import normalise
 from raybcgd.data.settings import DataConfig
 from raybcgd.data.sources import load
@@ -114,7 +115,19 @@ def test_a_column_that_is_missing_in_the_test_data_gives_one_line(tmp_path: Path
         (
             {**TABLE, "label": [0.5] * ROWS},
             {"label_column": "label"},
-            "data.label_column is label; use age, which has integers",
+            "data.label_column: label holds values of type double; encode them as integers 0, 1, … in the file, set "
+            r'data.task = "regression", or name another column \(integers: age\)',
+        ),
+        (
+            {"age": AGE, "species": ["cat"] * ROWS},
+            {"label_column": "species"},
+            "data.label_column: species holds strings; encode them as integers 0, 1, … in the file, or name another "
+            r"column \(integers: age\)",
+        ),
+        (
+            {"age": AGE, "species": pa.array(["cat"] * ROWS).dictionary_encode()},
+            {"label_column": "species", "task": "regression"},
+            "data.label_column: species holds strings; encode them as numbers in the file, or name another column",
         ),
     ],
 )
@@ -123,6 +136,27 @@ def test_wrong_tables_give_one_line(tmp_path: Path, columns: Any, settings: Any,
     with pytest.raises(ConfigError, match=message) as caught:
         read(path, **settings)
     assert "\n" not in str(caught.value)
+
+
+def test_the_columns_that_were_found_are_described(tmp_path: Path) -> None:
+    path = folder(tmp_path, {"age": AGE % 3, "income": INCOME, "species": ["cat"] * ROWS})
+    lines = dict(describe(read(path)))
+    assert (lines["label column"], lines["feature columns"]) == ("age", "income")
+
+
+def test_a_feature_that_is_named_like_a_client_id_gives_a_note(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = folder(tmp_path, {**TABLE, "Client_ID": np.arange(ROWS) % 7})
+    read(path)
+    (note,) = caplog.messages
+    assert note.startswith(
+        "note: column Client_ID is used as a feature; set data.client_column if it names the clients"
+    )
+    caplog.clear()
+    read(path, client_column="Client_ID")
+    read(path, feature_columns=("age", "Client_ID"))
+    assert not caplog.messages
 
 
 class Words(nn.Module):

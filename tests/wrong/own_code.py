@@ -163,7 +163,7 @@ OWN_CODE = {
     "a client rule that fails": sets(
         f"algorithm.name={METHODS}:Crashing",
         code=1,
-        says='client 9 failed in round 1: … fix it, or set cohort.on_client_error = "drop" to continue',
+        says="client 9 failed in round 1: … fix it, or, if only some clients fail, set cohort",
     ),
     "a server rule that fails": sets(
         f"algorithm.name={METHODS}:CrashingServer", code=1, says="the server rule of algorithm.name = … fix it"
@@ -223,7 +223,7 @@ OWN_CODE = {
     "a codec that fails": sets(
         f"wire.codec={CODE}:FailingCodec",
         code=1,
-        says='client 9 failed in round 1: ValueError: bad … fix it, or set cohort.on_client_error = "drop" to continue',
+        says="client 9 failed in round 1: ValueError: bad … fix it, or, if only some clients fail, set cohort",
     ),
     "a source that returns nothing": sets(
         f"data.source={CODE}:returns_nothing", says="data.source = … return a raybcgd.Dataset"
