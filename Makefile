@@ -48,7 +48,7 @@ lint: $(READY)  ## Check style, format and layers.
 types: $(READY)  ## Check types.
 	$(BIN)/mypy
 
-fast: $(READY)  ## Run the tests without Ray, three at a time: some of them wait.
+fast: $(READY)  ## Run the tests without Ray, three at a time: some of them wait for other programs.
 	OMP_NUM_THREADS=1 $(PYTEST) -n 3 --dist worksteal -m "not slow and not ray and not device"
 
 ray: $(READY)  ## Run the tests with Ray, three at a time: they wait half of the time. Tests that share a cluster run in one process.

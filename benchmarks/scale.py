@@ -115,7 +115,7 @@ bytes than the uploads.
 Local training of {per_host} clients with ViT-Base takes minutes, so none of these is a bottleneck today. The first
 to become one would be the coordinator's network link. Since the sums are exact, any tree of additions gives the same
 bits: combining sums across nodes before they reach the coordinator would divide its {received_gb:.0f} GB by the width
-of the tree. `engine/ray/collection.py` is the place for it.
+of the tree. `raybcgd/engine/ray/collection.py` is the place for it.
 
 ## What does not scale yet
 

@@ -22,10 +22,11 @@ _INTRO = """# Dashboards
 the table below from the Python files in this folder; a test checks that they are up to date. `cluster/monitoring/`
 starts Prometheus and Grafana with everything loaded.
 
-Most metrics are fields of the round record (`raybcgd/record/rounds.py`). Every metric has the labels `run` (the name
-of the run folder), `algorithm`, `dataset` and `instance` (the path of the run folder). Histograms have `_bucket`,
-`_sum` and `_count` series. The label `block` is 0, 1, … or `shared`. On Kubernetes and on workers of `ray up`,
-`raybcgd_run_up` is 1 if a run responds, and `raybcgd_runs` is the number of runs that have not ended.
+Most metrics are fields of the round record (`raybcgd/record/rounds.py`). Every metric has the labels `run` (the names
+of the run folder and its parent, such as `demo/fedavg`; a parent named `runs` is left out), `algorithm`, `dataset` and
+`instance` (the path of the run folder). Histograms have `_bucket`, `_sum` and `_count` series. The label `block` is
+0, 1, … or `shared`. On Kubernetes and on workers of `ray up`, `raybcgd_run_up` is 1 if a run responds, and
+`raybcgd_runs` is the number of runs that have not ended.
 
 | Metric | Type | Description | Panels |
 |---|---|---|---|

@@ -71,7 +71,7 @@ def _learning() -> Panels:
         ),
         graph(
             "Custom metrics",
-            "Values of `evaluation.metrics` on the test data.",
+            'Values of `evaluation.metrics` on the test data, and "rmse" for regression.',
             "none",
             Query("raybcgd_quality_metrics", "{{run}} {{metric}}"),
         ),
