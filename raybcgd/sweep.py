@@ -75,10 +75,10 @@ def sweep(
     The choice never sees the test data: the points are evaluated on validation data, which is `data.validation_share`
     of the training samples, by default a tenth. `metric` ranks the points; the default is the mean accuracy over the
     last tenth of the rounds, or the mean loss of a regression. A trial requests the resources of one host in `[hosts]`
-    and uses the local engine. Trials share the data. A point that diverges is ranked last. If a point fails for another
+    and uses the local engine. Trials share the data. A point that diverges has no rank. If a point fails for another
     reason, such as a lost node or a full disk, there is no best point: the other points run, then the sweep raises an
     error. With `resume`, finished points in `out` are read, and unfinished ones continue. `observe` is called with each
-    point that ends. `dataset` and `partition` are as in `run`.
+    point that ends, unless its trial crashes. `dataset` and `partition` are as in `run`.
     """
     for key in _FIXED:
         if key in grid:

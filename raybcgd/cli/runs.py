@@ -89,7 +89,7 @@ def _run(config: Config, folder: RunFolder, resume: bool, log: Literal["auto", "
         print_line(
             f"{folder.path} had already finished after {before} rounds; to continue it, use --set to raise {more}"
         )
-        summary = {**summary, "ended_by": ended_by(config, result.records)}  # by a limit that may have changed
+        summary = {**summary, "ended_by": ended_by(config, result.records)}  # the limits may have changed
     out.print(run_table(summary, result.folder))
 
 

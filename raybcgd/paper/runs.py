@@ -48,7 +48,7 @@ class Choice(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """The runs of one variant, by seed."""
+    """The runs of one variant, one per seed."""
 
     finished: tuple[Finished, ...]
     failures: tuple[str, ...]
@@ -142,7 +142,7 @@ class _Runner:
         self._started = True
 
     def _dataset(self, config: Config) -> Dataset:
-        """Return the data set of a run. Runs differ only in the data that they are evaluated on."""
+        """Return the data set of a run. The data sets of the runs differ only in `data.evaluate_on`."""
         if config.data.evaluate_on not in self._datasets:
             self._datasets[config.data.evaluate_on] = load(config.data)
         return self._datasets[config.data.evaluate_on]

@@ -80,7 +80,7 @@ class ClientQuality(Section):
 
 
 class Quality(Section):
-    """The global model after the round."""
+    """The global model after the round. With data.evaluate_on = "validation", test data means validation data."""
 
     model_config = ConfigDict(allow_inf_nan=True)  # written to the log as null
 

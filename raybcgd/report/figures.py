@@ -245,7 +245,7 @@ def _together(labels: Sequence[str]) -> str:
 
 def failures(new: NewFigure, methods: Sequence[Method]) -> Any | None:
     """Plot the cumulative number of failures by kind, as a mean over seeds. None if there are none."""
-    if not any(run.failed for method in methods for run in method.runs):
+    if not any(run.had_failures for method in methods for run in method.runs):
         return None
     figure = new(_WIDTH, 2.6 + 0.2 * legend_rows([method.label for method in methods]))
     kinds = list(methods[0].first.failures)

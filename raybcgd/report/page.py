@@ -172,7 +172,7 @@ def _title(runs: Sequence[Run], target: float, failed: Sequence[FailedRun]) -> s
 
 
 def _progress(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield a line about the runs in progress, about those that stopped, and for each limit that ended some early."""
+    """Yield a line about runs in progress, one about runs that stopped, and one per limit that ended runs early."""
     running = [run for run in runs if run.state == "running"]
     stopped = [run for run in runs if run.state == "stopped"]
     if running:

@@ -40,7 +40,7 @@ class Run:
     """All settings by key, such as "algorithm.lr"."""
     folder: Path
     config: Config
-    """Without the method, the codec and other parts that no report shows."""
+    """Without `[algorithm]`, `[wire]`, `[compare]` and `[analysis]`, which only `settings` has."""
     records: tuple[RoundRecord, ...]
     partition: PartitionRecord | None
     state: State = "finished"
@@ -106,13 +106,13 @@ class Run:
 
     @property
     def moved(self) -> float:
-        """The share of client tasks that another host took over to balance the load, which is not a failure."""
+        """The share of client tasks that moved to another host, mostly to balance the load. This is not a failure."""
         tasks = sum(len(record.participants) for record in self.records)
         return sum(record.hosts.rehomed_clients for record in self.records) / max(1, tasks)
 
     @property
-    def failed(self) -> bool:
-        """Whether there were any failures."""
+    def had_failures(self) -> bool:
+        """Whether there were any failures, which the run may have survived."""
         return any(any(counts) for counts in self.failures.values())
 
     @cached_property
@@ -148,7 +148,7 @@ def methods_of(runs: Sequence[Run]) -> list[Method]:
 
 
 def differing_settings(runs: Sequence[Run]) -> list[str]:
-    """Return the keys of the settings that differ between runs, except for the seed and where the runs are executed."""
+    """Return the keys of the settings that differ between runs, except `seed`, `hosts`, `metrics` and `compare`."""
     keys = dict.fromkeys(key for run in runs for key in run.settings)
     values = {key: {repr(run.settings.get(key)) for run in runs} for key in keys}
     return [

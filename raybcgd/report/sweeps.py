@@ -22,7 +22,7 @@ class Point:
     """The run's summary and its row in a comparison. Empty if it failed."""
     error: str | None = None
     broken: bool = False
-    """Whether it failed for a reason other than its settings, so that it has no rank."""
+    """Whether it failed for a reason other than its settings. The sweep then has no best point."""
 
     @property
     def label(self) -> str:
