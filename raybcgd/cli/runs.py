@@ -20,7 +20,7 @@ from raybcgd.cli.shared import (
     print_line,
 )
 from raybcgd.compare.comparison import compare as run_comparison
-from raybcgd.compare.comparison import variant_configs
+from raybcgd.compare.variants import variant_configs
 from raybcgd.config import Config, load_config, load_run_config, resume_command, run_tables
 from raybcgd.errors import ConfigError
 from raybcgd.experiment import check_objects, run

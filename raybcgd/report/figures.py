@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from raybcgd.record.partition import PartitionRecord
-from raybcgd.record.rounds import RoundRecord
+from raybcgd.record.rounds import RoundRecord, block_name
 from raybcgd.report.heat_map import label_map
 from raybcgd.report.runs import Method, Run
 from raybcgd.report.style import (
@@ -179,11 +179,6 @@ def _colour_range(low: float, high: float) -> tuple[float, float]:
 def _note_limit(figure: Any, shown: int, count: int, what: str) -> None:
     if shown < count:
         figure.supxlabel(f"the first {shown} of {count} {what}")
-
-
-def block_name(k: int, blocks: int) -> str:
-    """Return the name of block k. The last one is the shared block."""
-    return "shared" if k == blocks - 1 else str(k)
 
 
 def uploads(new: NewFigure, methods: Sequence[Method]) -> Any | None:

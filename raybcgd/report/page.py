@@ -34,8 +34,7 @@ td.best { font-weight: 700; }
 #errors td:last-child, #settings td { text-align: left; white-space: normal; }
 #settings th, #errors th:last-child { text-align: left; }
 code { font-size: .85em; overflow-wrap: anywhere; }
-figure { overflow-x: auto; }
-figure { margin: 0; }
+figure { margin: 0; overflow-x: auto; }
 figure svg { width: 100%; min-width: 44rem; height: auto; display: block; }
 footer { margin-top: 3rem; color: #666; font-size: .85rem; }
 @media (max-width: 60rem) {

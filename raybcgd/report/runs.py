@@ -18,7 +18,7 @@ from raybcgd.record.comparison import read_comparison
 from raybcgd.record.lock import in_use
 from raybcgd.record.partition import PartitionRecord, read_partition
 from raybcgd.record.rounds import RoundLog, RoundRecord
-from raybcgd.record.summary import accuracies, losses_of, reaches
+from raybcgd.record.summary import accuracies, reaches
 from raybcgd.server.budget import ended_by
 from raybcgd.storage import RunFolder, slug
 
@@ -55,16 +55,6 @@ class Run:
         """Accuracies of the evaluated rounds."""
         return accuracies(self.records)
 
-    @cached_property
-    def losses(self) -> list[float]:
-        """Finite losses of the evaluated rounds."""
-        return losses_of(self.records)
-
-    @property
-    def regression(self) -> bool:
-        """Whether the run has losses, but no accuracies."""
-        return not self.accuracies and bool(self.losses)
-
     @property
     def pooled(self) -> bool:
         """Whether one client holds the data of all clients: centralised training."""
@@ -84,11 +74,6 @@ class Run:
     def bytes(self) -> list[int]:
         """Bytes uploaded by all clients up to each round."""
         return list(accumulate(record.traffic.upload_bytes for record in self.records))
-
-    @cached_property
-    def upload_d(self) -> list[float]:
-        """Mean upload per sampled client up to each round, in units of d."""
-        return [record.traffic.upload_d_total for record in self.records]
 
     @cached_property
     def elapsed(self) -> list[float]:
@@ -200,11 +185,14 @@ def _without_rounds(folder: Path) -> str:
     return f"{folder} {STOPPED_EARLY}; leave it out, or start it again"
 
 
+def folders_in(path: Path) -> list[Path]:
+    """Return `path` if it is a run folder, otherwise the run folders in it."""
+    return [path] if RunFolder(path).config.exists() else sorted(file.parent for file in path.glob("*/config.toml"))
+
+
 def run_folders(path: Path) -> list[Path]:
     """Return the run folders in `path`, in the order of the comparison."""
-    if RunFolder(path).config.exists():
-        return [path]
-    found = sorted(file.parent for file in path.glob("*/config.toml"))
+    found = folders_in(path)
     if not found:
         raise ConfigError(f"{path} contains no run (no config.toml); pass the folder of a run or of a comparison")
     # A run that failed in its first round has nothing to show.

@@ -32,8 +32,6 @@ def conditions(
     )
 
 
-# Terminal and Markdown
-
 _DROPPED_FIRST = ("s/round", "best", "d/round", "d total")
 _SHORTEST_NAME = 10
 """Minimum width of the column of methods, however narrow the terminal is."""
