@@ -135,7 +135,7 @@ def _of_phase(weights: dict[str, Tensor], phase: int) -> dict[str, Tensor]:
 
 
 def figures(runs: Sequence[Run], target: float | None = None) -> dict[str, Any]:
-    """Return the figures of a report about runs by name, such as "accuracy", as matplotlib figures.
+    """Return the matplotlib figures of a report about some runs, by name, such as "accuracy".
 
     `target` is the accuracy that they mark. Default: that of the first run.
     """

@@ -47,9 +47,9 @@ def headline_of(label: str, records: Sequence[RoundRecord], folder: Path) -> str
     """Return a one-line summary of a run."""
     values = accuracies(records)
     losses = losses_of(records)
-    accuracy = f"accuracy {values[-1]:.1%}, " if values else f"loss {losses[-1]:.4g}, " if losses else ""
+    quality = f"accuracy {values[-1]:.1%}, " if values else f"loss {losses[-1]:.4g}, " if losses else ""
     upload = records[-1].traffic.upload_d_total if records else 0.0
-    return f"{label}, {len(records)} rounds, {accuracy}{upload:.1f} d uploaded, {folder}"
+    return f"{label}, {len(records)} rounds, {quality}{upload:.1f} d uploaded, {folder}"
 
 
 def finished_run(folder: RunFolder, problem: Problem) -> RunResult:

@@ -75,10 +75,10 @@ def sweep(
     The choice never sees the test data: the points are evaluated on validation data, which is `data.validation_share`
     of the training samples, by default a tenth. `metric` ranks the points; the default is the mean accuracy over the
     last tenth of the rounds, or the mean loss of a regression. A trial requests the resources of one host in `[hosts]`
-    and uses the local engine. Trials share the data. A point that diverges is ranked last. If a point fails for another
+    and uses the local engine. Trials share the data. A point that diverges has no rank. If a point fails for another
     reason, such as a lost node or a full disk, there is no best point: the other points run, then the sweep raises an
     error. With `resume`, finished points in `out` are read, and unfinished ones continue. `observe` is called with each
-    point that ends. `dataset` and `partition` are as in `run`.
+    point that ends, unless its trial crashes. `dataset` and `partition` are as in `run`.
     """
     for key in _FIXED:
         if key in grid:
@@ -95,7 +95,7 @@ def sweep(
     folder = (Path(out) if out is not None else new_folder("sweep")).absolute()
     if not (resume and folder.is_dir()):
         make_folder(folder)
-    folders = [folder / f"{number:03d}" for number in range(len(points))]
+    folders = [_run_folder(folder, number).path for number in range(len(points))]
     with ExitStack() as stack:
         with display.stage("starting Ray"):
             stack.enter_context(cluster(config.hosts.address))
@@ -199,7 +199,7 @@ def _finished_points(
     """Return the points whose runs in the folder have finished with the same settings."""
     found = {}
     for number, config in enumerate(configs):
-        run_folder = RunFolder(folder / f"{number:03d}")
+        run_folder = _run_folder(folder, number)
         if run_folder.summary.exists():
             wanted = _local(prepare(config, **given)[0].config, gpu=False)
             recorded = tomllib.loads(run_folder.config.read_text())
@@ -208,6 +208,10 @@ def _finished_points(
                 results = _results(config, tuple(RoundLog(run_folder.rounds)), summary)
                 found[number] = Point(number, points[number], results)
     return found
+
+
+def _run_folder(folder: Path, number: int) -> RunFolder:
+    return RunFolder(folder / f"{number:03d}")
 
 
 def _local(config: Config, gpu: bool) -> Config:
@@ -228,7 +232,7 @@ def _trial(
     found = accelerator() if gpu else None
     if gpu and found is None and not config.hosts.logical_gpus:
         return {"broken": f'a trial was granted a GPU, but {why_none()}; set hosts.device = "cpu" to use CPUs'}
-    run_folder = RunFolder(folder / f"{number:03d}")
+    run_folder = _run_folder(folder, number)
     try:
         result = run(
             _local(config, found is not None),
@@ -287,8 +291,10 @@ def _quality(point: Point) -> str:
 
 def _report(points: list[Point], configs: list[Config], metric: Ranking, share: float, folder: Path) -> Sweep:
     order = ranked(points, metric)
+    names = [_run_folder(folder, point.number).path.name for point in points]
     lines = [
-        {**point.settings, **point.results, "error": point.error, "folder": f"{point.number:03d}"} for point in points
+        {**point.settings, **point.results, "error": point.error, "folder": name}
+        for point, name in zip(points, names, strict=True)
     ]
     found = {"metric": metric, "evaluated_on": "validation", "validation_share": share, "points": lines}
     write_atomic(folder / "sweep.json", json.dumps(found, indent=2) + "\n")

@@ -12,6 +12,7 @@ from torch import nn
 from raybcgd.algorithms.api import Algorithm
 from raybcgd.algorithms.contract import title
 from raybcgd.cli.shared import Set, exits_cleanly, out, print_line
+from raybcgd.client.memory import predict
 from raybcgd.config import Config, load_config, make_config
 from raybcgd.config.files import override
 from raybcgd.data.dataset import Dataset
@@ -122,8 +123,6 @@ def _against(sent: float, whole: int) -> str:
 
 
 def _print_memory(config: Config, dataset: Dataset) -> None:
-    from raybcgd.client.memory import predict  # imported here because it is slow to import
-
     problem, data = prepare(config, dataset=dataset)
     found = predict(problem, data)
     table = Table(title=f"Device memory per host, {max(problem.stack, 1)} clients at a time", title_justify="left")

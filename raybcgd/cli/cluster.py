@@ -9,7 +9,7 @@ from raybcgd.cli.shared import exits_cleanly, print_line
 from raybcgd.cluster.kubernetes import run_settings
 from raybcgd.cluster.render import read_values, render, write_files
 
-cluster = typer.Typer(no_args_is_help=True, help="Write the files of a cluster.")
+cluster = typer.Typer(no_args_is_help=True)
 
 
 @cluster.callback()
@@ -31,7 +31,5 @@ def render_files(
     files = render(described, values.name)
     write_files(files, folder)
     print_line("\n".join(str(folder / name) for name in files))
-    settings = run_settings(described)
-    if described.storage.bucket is not None:
-        settings.append(f"checkpoint.address={described.storage.bucket}/NAME-OF-THE-RUN")
+    settings = run_settings(described, "NAME-OF-THE-RUN")
     print_line("runs use this cluster with: " + " ".join(f"--set {setting}" for setting in settings))

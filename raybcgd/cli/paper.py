@@ -26,7 +26,7 @@ def paper(
     data: Annotated[str | None, typer.Option(help="Only this data set, such as cifar10.")] = None,
     rho: Annotated[float | None, typer.Option("--rho", "--alpha", help="Only this Dirichlet parameter.")] = None,
     methods: Annotated[str | None, typer.Option(help="Comma-separated methods or labels to run. Default: all.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Run all experiments that match.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Run all cases of EXPERIMENT that match.")] = False,
     settings: Set = None,
     out_folder: Annotated[
         Path, typer.Option("--out", help="Folder for the tables, and for the cached runs in runs/.")

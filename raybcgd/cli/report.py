@@ -5,8 +5,11 @@ from typing import Annotated
 
 import typer
 
-from raybcgd.cli.shared import exits_cleanly, print_line
-from raybcgd.errors import ConfigError
+from raybcgd.cli.shared import Target, check_target, exits_cleanly, print_line
+from raybcgd.report.failures import failed_runs
+from raybcgd.report.page import write_report
+from raybcgd.report.runs import read_runs
+from raybcgd.report.tensorboard import write_events
 
 
 @exits_cleanly
@@ -15,20 +18,14 @@ def report(
     out_file: Annotated[
         Path | None, typer.Option("--out", help="The HTML file. Default: report.html in the first folder.")
     ] = None,
-    target: Annotated[float | None, typer.Option(help="Target accuracy. Default: that of the first run.")] = None,
+    target: Target = None,
     png: Annotated[bool, typer.Option("--png", help="Also write every figure as a PNG file next to the page.")] = False,
     tensorboard: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Also write TensorBoard event files to this folder.")
     ] = None,
 ) -> None:
     """Write an HTML page about runs: results, curves, times, drift and upload per block, partition and failures."""
-    from raybcgd.report.failures import failed_runs
-    from raybcgd.report.page import write_report  # importing matplotlib takes a second
-    from raybcgd.report.runs import read_runs
-    from raybcgd.report.tensorboard import write_events
-
-    if target is not None and not 0 < target <= 1:
-        raise ConfigError(f"--target {target:g} is not an accuracy; use a number between 0 and 1, such as 0.9")
+    check_target(target)
     runs = read_runs(folders)
     goal = runs[0].config.metrics.target if target is None else target  # a comparison sets it in all its runs
     if tensorboard is not None:

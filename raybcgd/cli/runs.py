@@ -20,7 +20,7 @@ from raybcgd.cli.shared import (
     print_line,
 )
 from raybcgd.compare.comparison import compare as run_comparison
-from raybcgd.compare.comparison import variant_configs
+from raybcgd.compare.variants import variant_configs
 from raybcgd.config import Config, load_config, load_run_config, resume_command, run_tables
 from raybcgd.errors import ConfigError
 from raybcgd.experiment import check_objects, run
@@ -89,7 +89,7 @@ def _run(config: Config, folder: RunFolder, resume: bool, log: Literal["auto", "
         print_line(
             f"{folder.path} had already finished after {before} rounds; to continue it, use --set to raise {more}"
         )
-        summary = {**summary, "ended_by": ended_by(config, result.records)}  # by a limit that may have changed
+        summary = {**summary, "ended_by": ended_by(config, result.records)}  # the limits may have changed
     out.print(run_table(summary, result.folder))
 
 

@@ -25,6 +25,7 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, such as algorithm.lr=0.05. Repeatable."),
 ]
+Target = Annotated[float | None, typer.Option(help="Target accuracy. Default: that of the first run.")]
 
 
 def _outside_the_job(out_folder: Path | None) -> Path | None:
@@ -75,6 +76,12 @@ def exits_cleanly(command: Callable[P, None]) -> Callable[P, None]:
             _exit(*ended(end))
 
     return guarded
+
+
+def check_target(target: float | None) -> None:
+    """Raise an error if `--target` is not an accuracy."""
+    if target is not None and not 0 < target <= 1:
+        raise ConfigError(f"--target {target:g} is not an accuracy; use a number between 0 and 1, such as 0.9")
 
 
 def display(log: Literal["auto", "json"]) -> Display:

@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from raybcgd.cli.shared import exits_cleanly, print_line
+from raybcgd.cli.shared import Target, check_target, exits_cleanly, print_line
 from raybcgd.errors import ConfigError
+from raybcgd.report.watch import LivePage, live_server
 
 
 @exits_cleanly
@@ -16,13 +17,10 @@ def watch(
     ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1. 0: any free port.")] = 8000,
     every: Annotated[int, typer.Option(min=1, help="Seconds between reloads.")] = 5,
-    target: Annotated[float | None, typer.Option(help="Target accuracy. Default: that of the first run.")] = None,
+    target: Target = None,
 ) -> None:
     """Serve the report of runs in progress on this machine, and update it as rounds finish."""
-    from raybcgd.report.watch import LivePage, live_server  # importing matplotlib takes a second
-
-    if target is not None and not 0 < target <= 1:
-        raise ConfigError(f"--target {target:g} is not an accuracy; use a number between 0 and 1, such as 0.9")
+    check_target(target)
     for folder in folders:
         if folder.is_file():
             raise ConfigError(f"{folder} is a file; pass the folder of a run")

@@ -112,9 +112,7 @@ def _redis(values: Values, kubernetes: KubernetesValues) -> list[Object]:
 
 def _job(values: Values, job: JobValues, pods: Pods) -> list[Object]:
     """Return a RayJob, and a ConfigMap with its config. A wrong config is refused here, not on the cluster."""
-    settings = run_settings(values)
-    if values.storage.bucket is not None:
-        settings.append(f"checkpoint.address={values.storage.bucket}/{job.name}")
+    settings = run_settings(values, job.name)
     load_config(job.config, settings)
     out = f"{SHARED}/runs/{job.name}"
     words = ["python", "-m", "raybcgd", "train", f"{JOB_CONFIG}/config.toml", "--out", out, "--resume", "auto"]
@@ -136,8 +134,9 @@ def _job(values: Values, job: JobValues, pods: Pods) -> list[Object]:
     ]
 
 
-def run_settings(values: Values) -> list[str]:
-    """Return the settings that a run needs to use this cluster."""
+def run_settings(values: Values, run: str) -> list[str]:
+    """Return the settings that a run with this name needs to use this cluster."""
+    bucket = values.storage.bucket
     on_gpu = [f"hosts.num_gpus={values.hosts.num_gpus:g}"] if values.workers.gpus else []
     return [
         f"hosts.device={'gpu' if values.workers.gpus else 'cpu'}",
@@ -145,4 +144,5 @@ def run_settings(values: Values) -> list[str]:
         f"hosts.max_count={values.max_hosts}",
         f"hosts.state_memory_mb={values.hosts.state_memory_mb:g}",
         *([f"hosts.memory_mb={values.hosts.memory_mb:g}"] if values.hosts.memory_mb is not None else []),
+        *([f"checkpoint.address={bucket}/{run}"] if bucket is not None else []),
     ]

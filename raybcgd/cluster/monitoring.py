@@ -2,18 +2,17 @@
 
 import json
 from importlib.resources import files
-from typing import Any
 
+from raybcgd.cluster.pods import LABEL, Object
 from raybcgd.cluster.settings import MonitoringValues, Values
 
-Object = dict[str, Any]
 _API = "monitoring.coreos.com/v1"
 
 
 def monitoring_objects(monitoring: MonitoringValues, values: Values) -> dict[str, list[Object]]:
     """Return the objects by file name."""
     content = json.loads((files("raybcgd.cluster") / "monitoring.json").read_text())  # written by `make dashboards`
-    labels = {"app.kubernetes.io/name": f"{values.name}-monitoring", "release": monitoring.release}
+    labels = {LABEL: f"{values.name}-monitoring", "release": monitoring.release}
 
     def one(api: str, kind: str, name: str, more: dict[str, str] | None = None, **rest: Object) -> list[Object]:
         metadata = {"name": name, "labels": {**labels, **(more or {})}}
@@ -37,7 +36,7 @@ def monitoring_objects(monitoring: MonitoringValues, values: Values) -> dict[str
 def _ray(values: Values) -> Object:
     """Scrape Ray's metrics on every pod. Only the head has the autoscaler's and the dashboard's ports."""
     return {
-        "selector": {"matchLabels": {"app.kubernetes.io/name": values.name}},
+        "selector": {"matchLabels": {LABEL: values.name}},
         "podMetricsEndpoints": [
             {"port": port, "relabelings": [{"targetLabel": "job", "replacement": "ray"}]}
             for port in ("metrics", "autoscaler", "dash-metrics")
@@ -53,7 +52,7 @@ def _runs(values: Values) -> Object:
         "honorLabels": True,
         "relabelings": [{"targetLabel": "job", "replacement": "raybcgd"}],
     }
-    return {"selector": {"matchLabels": {"app.kubernetes.io/name": values.name}}, "podMetricsEndpoints": [endpoint]}
+    return {"selector": {"matchLabels": {LABEL: values.name}}, "podMetricsEndpoints": [endpoint]}
 
 
 def _receiver(secret: str) -> Object:

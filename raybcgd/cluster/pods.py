@@ -186,8 +186,8 @@ class Pods:
     @property
     def job_name(self) -> str:
         """Name of the RayJob and of the ConfigMap with its config."""
-        job = self._kubernetes.job
-        return f"{self._values.name}-{job.name if job else 'job'}"
+        assert self._kubernetes.job is not None
+        return f"{self._values.name}-{self._kubernetes.job.name}"
 
     def submitter(self) -> Object:
         """Return the pod that submits a RayJob."""

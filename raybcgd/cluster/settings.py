@@ -226,7 +226,7 @@ class Values(Section):
 
     @property
     def max_hosts(self) -> int:
-        """How many hosts fit on all worker nodes."""
+        """How many hosts fit on `workers.max_nodes` nodes."""
         return self.workers.max_nodes * self.hosts_per_node
 
     @model_validator(mode="after")

@@ -9,9 +9,7 @@ from typing import Any, cast
 from torch import nn
 
 from raybcgd.algorithms.api import Algorithm
-from raybcgd.compare.settings import CompareConfig
-from raybcgd.compare.variants import Method, naming_variant
-from raybcgd.compare.variants import variant_configs as variant_configs
+from raybcgd.compare.variants import Method, naming_variant, seeds_of, variant_configs
 from raybcgd.config import Config
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.sources import load_once
@@ -76,7 +74,7 @@ def compare(
             problem = prepare(variant, **given)[0]
             rounds, prepared[label] = rounds + expected_rounds(problem), problem.config
     folder = Path(out) if out is not None else new_folder("compare")
-    seeds = (config.compare or CompareConfig()).seeds or (config.seed,)
+    seeds = seeds_of(config)
     if resume and folder.is_dir():
         _check_kept(folder, [name for label in configs for name in run_labels(label, seeds)])
     else:
@@ -85,8 +83,7 @@ def compare(
     failures: dict[str, str] = {}
     display.expect(len(configs) * len(seeds), rounds * len(seeds))
     with ExitStack() as stack:
-        with display.stage("starting Ray") if config.engine == "ray" else nullcontext():
-            stack.enter_context(engine_named(config.engine).running(config.hosts.address, ignore))
+        start_engine(config, display, stack)
         for label, variant in configs.items():
             for name, seed in zip(run_labels(label, seeds), seeds, strict=True):
                 one = variant.model_copy(update={"seed": seed})
@@ -97,6 +94,12 @@ def compare(
     if not runs:
         raise RunError(f"no run of the comparison finished: {'; '.join(f'{n}: {e}' for n, e in failures.items())}")
     return _report(runs, failures, prepared, seeds, given["dataset"].name, folder)
+
+
+def start_engine(config: Config, display: Display, stack: ExitStack) -> None:
+    """Start the engine of several runs. It stops when the stack is closed."""
+    with display.stage("starting Ray") if config.engine == "ray" else nullcontext():
+        stack.enter_context(engine_named(config.engine).running(config.hosts.address, ignore))
 
 
 def _check_kept(folder: Path, names: Sequence[str]) -> None:

@@ -35,6 +35,11 @@ def variant_configs(config: Config, algorithms: Iterable[Method] | None = None) 
     return dict(zip(labels, varied, strict=True))
 
 
+def seeds_of(config: Config) -> tuple[int, ...]:
+    """Return the seeds with which every variant runs."""
+    return (config.compare or CompareConfig()).seeds or (config.seed,)
+
+
 def _selected(method: Method, variants: tuple[Variant, ...]) -> tuple[Variant, ...]:
     """Return the variants that match a label or a method. If there are none, return a new variant of the method."""
     if isinstance(method, AlgorithmConfig):

@@ -4,19 +4,17 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from raybcgd.compare.comparison import variant_configs
-from raybcgd.compare.settings import CompareConfig
+from raybcgd.compare.comparison import start_engine
+from raybcgd.compare.variants import seeds_of, variant_configs
 from raybcgd.config import Config
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.sources import load
-from raybcgd.engine.engines import engine_named
-from raybcgd.engine.session import ignore
 from raybcgd.errors import ConfigError, RunError
 from raybcgd.experiment import run
 from raybcgd.record.comparison import run_labels
@@ -32,7 +30,6 @@ _IRRELEVANT = {"version", "engine", "hosts", "checkpoint", "metrics", "track", "
 class Finished(NamedTuple):
     """A finished run."""
 
-    seed: int
     key: str
     """The hash of its config, which is also its folder in the cache."""
     records: tuple[RoundRecord, ...]
@@ -48,7 +45,7 @@ class Choice(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """The runs of one variant, by seed."""
+    """The runs of one variant, one per seed."""
 
     finished: tuple[Finished, ...]
     failures: tuple[str, ...]
@@ -68,7 +65,7 @@ def cached(config: Config, folder: Path) -> Finished | None:
     files = RunFolder(folder / key)
     if not files.summary.exists():
         return None
-    return Finished(config.seed, key, tuple(RoundLog(files.rounds)), read_summary(files.summary))
+    return Finished(key, tuple(RoundLog(files.rounds)), read_summary(files.summary))
 
 
 def run_variants(
@@ -115,7 +112,7 @@ class _Runner:
 
     def __init__(self, config: Config, folder: Path, display: Display, stack: ExitStack) -> None:
         self._config, self._folder, self._display, self._stack = config, folder, display, stack
-        self._seeds = (config.compare or CompareConfig()).seeds or (config.seed,)
+        self._seeds = seeds_of(config)
         self._started = False
         self._datasets: dict[str, Dataset] = {}
 
@@ -135,14 +132,12 @@ class _Runner:
         return Runs(tuple(one for one in finished if one is not None), tuple(failures))
 
     def _start_engine(self) -> None:
-        config = self._config
         if not self._started:
-            with self._display.stage("starting Ray") if config.engine == "ray" else nullcontext():
-                self._stack.enter_context(engine_named(config.engine).running(config.hosts.address, ignore))
+            start_engine(self._config, self._display, self._stack)
         self._started = True
 
     def _dataset(self, config: Config) -> Dataset:
-        """Return the data set of a run. Runs differ only in the data that they are evaluated on."""
+        """Return the data set of a run. The data sets of the runs differ only in `data.evaluate_on`."""
         if config.data.evaluate_on not in self._datasets:
             self._datasets[config.data.evaluate_on] = load(config.data)
         return self._datasets[config.data.evaluate_on]

@@ -10,7 +10,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import MetricsHandler
 
-from raybcgd.errors import ConfigError, RunError, first_line
+from raybcgd.errors import ConfigError, first_line
 from raybcgd.record.discovery import Target, remove_discovery_file, write_target
 
 log = logging.getLogger(__name__)
@@ -58,9 +58,8 @@ class Endpoint:
     def _announce(self) -> None:
         try:
             write_target(self._file, self._target)
-        except (OSError, RunError) as error:  # a run works without metrics
-            cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
-            log.warning("cannot write %s for Prometheus (%s); set metrics.discovery", self._file, first_line(cause))
+        except OSError as error:  # a run works without metrics
+            log.warning("cannot write %s for Prometheus (%s); set metrics.discovery", self._file, first_line(error))
 
 
 def _listen(host: str, port: int, handler: type[MetricsHandler]) -> ThreadingHTTPServer:

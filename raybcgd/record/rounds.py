@@ -33,10 +33,14 @@ class Metric:
     """Default: the first sentence of the field's docstring."""
 
 
+def block_name(k: int, blocks: int) -> str:
+    """Return the name of block k. The last one is the shared block."""
+    return "shared" if k == blocks - 1 else str(k)
+
+
 def _by_block(values: Sequence[float | None]) -> dict[str, float]:
-    names = [*map(str, range(len(values) - 1)), "shared"]
     numbers = [float("nan") if value is None else float(value) for value in values]
-    return dict(zip(names, numbers, strict=bool(values)))
+    return {block_name(k, len(values)): number for k, number in enumerate(numbers)}
 
 
 GAUGE = Metric()
@@ -80,7 +84,7 @@ class ClientQuality(Section):
 
 
 class Quality(Section):
-    """The global model after the round."""
+    """The global model after the round. With data.evaluate_on = "validation", test data means validation data."""
 
     model_config = ConfigDict(allow_inf_nan=True)  # written to the log as null
 

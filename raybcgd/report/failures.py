@@ -9,8 +9,8 @@ from raybcgd.config import run_tables
 from raybcgd.errors import ConfigError
 from raybcgd.record.comparison import read_comparison, run_labels
 from raybcgd.record.lock import in_use
-from raybcgd.report.runs import STOPPED_EARLY, Run, flat_settings, has_rounds, method_title
-from raybcgd.report.sweeps import Point
+from raybcgd.report.runs import STOPPED_EARLY, Run, flat_settings, folders_in, has_rounds, method_title
+from raybcgd.report.sweeps import settings_text
 from raybcgd.storage import RunFolder, slug
 
 
@@ -60,18 +60,17 @@ def _of_sweep(folder: Path) -> Iterator[FailedRun]:
         places = [folder / str(point.pop("folder")) for point in failed]
     except (ValueError, KeyError, TypeError):
         raise ConfigError(f"{file} is not a sweep record; restore it, or delete it") from None
-    for number, (point, place) in enumerate(zip(failed, places, strict=True)):
-        reason, label = str(point.pop("error")), Point(number, point, {}).label
+    for point, place in zip(failed, places, strict=True):
+        reason, label = str(point.pop("error")), settings_text(point)
         if RunFolder(place).config.exists():  # otherwise, the run is on the node where it ran
             tables = run_tables(RunFolder(place))
             settings = dict(flat_settings(tables))
             values = {key: settings.get(key, value) for key, value in point.items()}
-            label = f"{method_title(tables)} ({Point(number, values, {}).label})"
+            label = f"{method_title(tables)} ({settings_text(values)})"
         yield FailedRun(label, label, reason, place)
 
 
 def _stopped(path: Path) -> Iterator[FailedRun]:
-    folders = [path] if RunFolder(path).config.exists() else sorted(file.parent for file in path.glob("*/config.toml"))
-    for folder in folders:
+    for folder in folders_in(path):
         if not has_rounds(folder):
             yield FailedRun(str(folder), str(folder), f"{STOPPED_EARLY}; start it again", folder)

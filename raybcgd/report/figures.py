@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from raybcgd.record.partition import PartitionRecord
-from raybcgd.record.rounds import RoundRecord
+from raybcgd.record.rounds import RoundRecord, block_name
 from raybcgd.report.heat_map import label_map
 from raybcgd.report.runs import Method, Run
 from raybcgd.report.style import (
@@ -181,11 +181,6 @@ def _note_limit(figure: Any, shown: int, count: int, what: str) -> None:
         figure.supxlabel(f"the first {shown} of {count} {what}")
 
 
-def block_name(k: int, blocks: int) -> str:
-    """Return the name of block k. The last one is the shared block."""
-    return "shared" if k == blocks - 1 else str(k)
-
-
 def uploads(new: NewFigure, methods: Sequence[Method]) -> Any | None:
     """Plot the floats uploaded per block, summed over all clients, as a mean over seeds.
 
@@ -245,7 +240,7 @@ def _together(labels: Sequence[str]) -> str:
 
 def failures(new: NewFigure, methods: Sequence[Method]) -> Any | None:
     """Plot the cumulative number of failures by kind, as a mean over seeds. None if there are none."""
-    if not any(run.failed for method in methods for run in method.runs):
+    if not any(run.had_failures for method in methods for run in method.runs):
         return None
     figure = new(_WIDTH, 2.6 + 0.2 * legend_rows([method.label for method in methods]))
     kinds = list(methods[0].first.failures)

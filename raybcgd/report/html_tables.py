@@ -151,7 +151,7 @@ def failure_table(runs: Sequence[Run], failed: Sequence[FailedRun] = ()) -> str:
     """Return HTML tables of the runs that failed, and of other failures by kind, with the errors of dropped clients."""
     lost = [{"run": _Cell(one.label), "why it failed": _Cell(one.reason)} for one in failed]
     first = _html(lost) if lost else ""
-    if not any(run.failed for run in runs):
+    if not any(run.had_failures for run in runs):
         which = "In the other runs, no" if failed else "None: no"
         return f"{first}<p>{which} client was dropped, no task was retried, and no host was lost.</p>" + _moved(runs)
     rows = []
@@ -160,14 +160,14 @@ def failure_table(runs: Sequence[Run], failed: Sequence[FailedRun] = ()) -> str:
         more = f"; and {len(reasons) - 3} more" if len(reasons) > 3 else ""
         counts = {kind: _Cell(f"{sum(counts):,}") for kind, counts in run.failures.items()}
         why = _Cell("; ".join(reasons[:3]) + more)
-        rows.append({"method": _Cell(run.label), **counts, "reasons for dropped clients": why})
+        rows.append({"run": _Cell(run.label), **counts, "reasons for dropped clients": why})
     return first + _html(rows) + _moved(runs)
 
 
 def _moved(runs: Sequence[Run]) -> str:
-    """Return the share of client tasks that moved to balance the load, which is not a failure."""
+    """Return the share of client tasks that moved to another host, as a paragraph."""
     shares = [f"{run.label} {run.moved:.0%}" for run in runs if run.moved]
-    text = f"Share of client tasks moved to another host to balance the load: {', '.join(shares)}."
+    text = f"Share of client tasks moved to another host, mostly to balance the load: {', '.join(shares)}."
     return f"<p>{escape(text)}</p>" if shares else ""
 
 

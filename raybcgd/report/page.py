@@ -34,8 +34,7 @@ td.best { font-weight: 700; }
 #errors td:last-child, #settings td { text-align: left; white-space: normal; }
 #settings th, #errors th:last-child { text-align: left; }
 code { font-size: .85em; overflow-wrap: anywhere; }
-figure { overflow-x: auto; }
-figure { margin: 0; }
+figure { margin: 0; overflow-x: auto; }
 figure svg { width: 100%; min-width: 44rem; height: auto; display: block; }
 footer { margin-top: 3rem; color: #666; font-size: .85rem; }
 @media (max-width: 60rem) {
@@ -172,7 +171,7 @@ def _title(runs: Sequence[Run], target: float, failed: Sequence[FailedRun]) -> s
 
 
 def _progress(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield a line about the runs in progress, about those that stopped, and for each limit that ended some early."""
+    """Yield a line about runs in progress, one about runs that stopped, and one per limit that ended runs early."""
     running = [run for run in runs if run.state == "running"]
     stopped = [run for run in runs if run.state == "stopped"]
     if running:

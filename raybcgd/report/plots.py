@@ -23,7 +23,7 @@ from raybcgd.report.style import (
 Methods = Mapping[str, Sequence[Sequence[RoundRecord]]]
 """By label: the records of a method's runs, one run per seed."""
 _TITLE_COLUMNS, _SUBJECT_COLUMNS = 66, 80
-_FEW_SEEDS = 3
+_ENOUGH_SEEDS = 3
 """A title claims a result only with at least this many seeds."""
 _DOT, _RING, _RINGS = 6.0, 4.0, 14.0
 """Diameter of a dot, how much each ring around it adds to the diameter, and how much all rings add at most."""
@@ -72,9 +72,9 @@ def upload_figure(
     axes.set_xlabel(f"mean upload per client so far, in units of the model size d{scale}")
     if regression:
         losses = [loss for runs in methods.values() for run in runs for loss in losses_of(run)]
-        axes.set_ylabel("test loss (log scale)" if log_scale(axes.yaxis, losses) else "test loss")
+        axes.set_ylabel("loss (log scale)" if log_scale(axes.yaxis, losses) else "loss")
     else:
-        axes.set_ylabel("test accuracy, %")
+        axes.set_ylabel("accuracy, %")
         mark_target([axes], target)
     costs = {label: _cost(runs, target) for label, runs in federated.items()}
     dots = _mark_costs(axes, costs, styles, target)
@@ -173,7 +173,7 @@ def _cost(runs: Sequence[Sequence[RoundRecord]], target: float) -> float | None:
 
 
 def headline(methods: Methods, target: float, references: Collection[str] = ()) -> str:
-    """Return a title. It claims a saving only if at least `_FEW_SEEDS` seeds agree on it.
+    """Return a title. It claims a saving only if at least `_ENOUGH_SEEDS` seeds agree on it.
 
     Every seed has to save upload, and the saving has to exceed 1 by more than one standard deviation. The cheapest
     method has to keep the target from some round to the end; the other one only has to reach it once. Centralised
@@ -220,11 +220,11 @@ def _claim(methods: Methods, target: float) -> str | None:
 def _costs(methods: Methods, target: float) -> dict[str, list[float]]:
     """Return each run's upload up to the first round with the target.
 
-    Methods with few seeds, or with a run that never reaches the target, are left out.
+    Methods with too few seeds, or with a run that never reaches the target, are left out.
     """
     found = {label: [reaches(records, target) for records in runs] for label, runs in methods.items()}
     return {
         label: [record.traffic.upload_d_total for record in records if record is not None]
         for label, records in found.items()
-        if len(records) >= _FEW_SEEDS and None not in records
+        if len(records) >= _ENOUGH_SEEDS and None not in records
     }

@@ -18,7 +18,7 @@ from raybcgd.record.comparison import read_comparison
 from raybcgd.record.lock import in_use
 from raybcgd.record.partition import PartitionRecord, read_partition
 from raybcgd.record.rounds import RoundLog, RoundRecord
-from raybcgd.record.summary import accuracies, losses_of, reaches
+from raybcgd.record.summary import accuracies, reaches
 from raybcgd.server.budget import ended_by
 from raybcgd.storage import RunFolder, slug
 
@@ -40,7 +40,7 @@ class Run:
     """All settings by key, such as "algorithm.lr"."""
     folder: Path
     config: Config
-    """Without the method, the codec and other parts that no report shows."""
+    """Without `[algorithm]`, `[wire]`, `[compare]` and `[analysis]`, which only `settings` has."""
     records: tuple[RoundRecord, ...]
     partition: PartitionRecord | None
     state: State = "finished"
@@ -54,16 +54,6 @@ class Run:
     def accuracies(self) -> list[float]:
         """Accuracies of the evaluated rounds."""
         return accuracies(self.records)
-
-    @cached_property
-    def losses(self) -> list[float]:
-        """Finite losses of the evaluated rounds."""
-        return losses_of(self.records)
-
-    @property
-    def regression(self) -> bool:
-        """Whether the run has losses, but no accuracies."""
-        return not self.accuracies and bool(self.losses)
 
     @property
     def pooled(self) -> bool:
@@ -86,11 +76,6 @@ class Run:
         return list(accumulate(record.traffic.upload_bytes for record in self.records))
 
     @cached_property
-    def upload_d(self) -> list[float]:
-        """Mean upload per sampled client up to each round, in units of d."""
-        return [record.traffic.upload_d_total for record in self.records]
-
-    @cached_property
     def elapsed(self) -> list[float]:
         """Seconds up to the end of each round."""
         return list(accumulate(record.timing.seconds for record in self.records))
@@ -106,13 +91,13 @@ class Run:
 
     @property
     def moved(self) -> float:
-        """The share of client tasks that another host took over to balance the load, which is not a failure."""
+        """The share of client tasks that moved to another host, mostly to balance the load. This is not a failure."""
         tasks = sum(len(record.participants) for record in self.records)
         return sum(record.hosts.rehomed_clients for record in self.records) / max(1, tasks)
 
     @property
-    def failed(self) -> bool:
-        """Whether there were any failures."""
+    def had_failures(self) -> bool:
+        """Whether there were any failures, which the run may have survived."""
         return any(any(counts) for counts in self.failures.values())
 
     @cached_property
@@ -148,7 +133,7 @@ def methods_of(runs: Sequence[Run]) -> list[Method]:
 
 
 def differing_settings(runs: Sequence[Run]) -> list[str]:
-    """Return the keys of the settings that differ between runs, except for the seed and where the runs are executed."""
+    """Return the keys of the settings that differ between runs, except `seed`, `hosts`, `metrics` and `compare`."""
     keys = dict.fromkeys(key for run in runs for key in run.settings)
     values = {key: {repr(run.settings.get(key)) for run in runs} for key in keys}
     return [
@@ -200,11 +185,14 @@ def _without_rounds(folder: Path) -> str:
     return f"{folder} {STOPPED_EARLY}; leave it out, or start it again"
 
 
+def folders_in(path: Path) -> list[Path]:
+    """Return `path` if it is a run folder, otherwise the run folders in it."""
+    return [path] if RunFolder(path).config.exists() else sorted(file.parent for file in path.glob("*/config.toml"))
+
+
 def run_folders(path: Path) -> list[Path]:
     """Return the run folders in `path`, in the order of the comparison."""
-    if RunFolder(path).config.exists():
-        return [path]
-    found = sorted(file.parent for file in path.glob("*/config.toml"))
+    found = folders_in(path)
     if not found:
         raise ConfigError(f"{path} contains no run (no config.toml); pass the folder of a run or of a comparison")
     # A run that failed in its first round has nothing to show.

@@ -22,13 +22,18 @@ class Point:
     """The run's summary and its row in a comparison. Empty if it failed."""
     error: str | None = None
     broken: bool = False
-    """Whether it failed for a reason other than its settings, so that it has no rank."""
+    """Whether it failed for a reason other than its settings. The sweep then has no best point."""
 
     @property
     def label(self) -> str:
         """The settings as text."""
-        names = short_names(self.settings)
-        return ", ".join(f"{names[key]} = {value}" for key, value in self.settings.items())
+        return settings_text(self.settings)
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Return settings as text, such as "lr = 0.1, epochs = 2"."""
+    names = short_names(settings)
+    return ", ".join(f"{names[key]} = {value}" for key, value in settings.items())
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from raybcgd.report.style import percentage
 def conditions(
     config: Config, first: RoundRecord, dataset: str | None = None, seeds: Sequence[int] | None = None
 ) -> str:
-    """Return the conditions of a comparison as text. `dataset` is the name of data passed as an object."""
+    """Return the conditions of a comparison as text. `dataset` is the name of the data. Default: its source."""
     seeds = seeds or [config.seed]
     seed = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"
     data, split = config.data, config.data.partition
@@ -31,8 +31,6 @@ def conditions(
         f"{len(first.participants) + len(first.dropped)} clients per round, {seed}"
     )
 
-
-# Terminal and Markdown
 
 _DROPPED_FIRST = ("s/round", "best", "d/round", "d total")
 _SHORTEST_NAME = 10

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from raybcgd.errors import ConfigError
-from raybcgd.record.rounds import RoundRecord
-from raybcgd.report.figures import block_name
+from raybcgd.record.rounds import RoundRecord, block_name
 from raybcgd.report.runs import Run
 
 

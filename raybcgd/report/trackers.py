@@ -6,7 +6,7 @@ import queue
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from raybcgd.config.schema import Config
 from raybcgd.errors import ConfigError, named_line
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.report.page import write_report
-from raybcgd.report.runs import read_runs
+from raybcgd.report.runs import flat_settings, read_runs
 from raybcgd.report.tensorboard import scalars
 from raybcgd.storage import RunFolder
 
@@ -89,7 +89,7 @@ class MlflowTracker:
             return
         tags = {"raybcgd.folder": path, "mlflow.runName": folder.run_name}
         self._id = self._client.create_run(number, tags=tags).info.run_id
-        settings = _flat(config.model_dump(mode="json", exclude_none=True))
+        settings = flat_settings(config.model_dump(mode="json", exclude_none=True))
         params = [Param(key, str(value)[:500]) for key, value in settings]
         for start in range(0, len(params), 100):  # the maximum per call
             self._client.log_batch(self._id, params=params[start : start + 100])
@@ -136,14 +136,6 @@ class WandbTracker:
                 artifact.add_file(str(file))
             self._run.log_artifact(artifact)
         self._run.finish(exit_code=0 if finished else 1)
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 class Trackers:

@@ -185,7 +185,7 @@ def test_moved_clients_are_no_failures(folder: Path) -> None:
     hosts = run.records[3].hosts.model_copy(update={"rehomed_clients": 3})
     records = tuple(record.model_copy(update={"hosts": hosts}) for record in run.records)
     moved = replace(run, records=records)
-    assert not moved.failed
+    assert not moved.had_failures
     assert "None: no client was dropped" in failure_table([moved])
     assert "to balance the load: FedAvg 50%" in failure_table([moved])
 
