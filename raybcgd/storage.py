@@ -81,7 +81,7 @@ def append_line(path: Path, line: bytes) -> None:
 
 @contextlib.contextmanager
 def writing(path: str | Path, size: int | None = None) -> Iterator[None]:
-    """Turn the error of a failed write, such as that of a full disk, into one line. A folder has no `size`."""
+    """Turn the error of a failed write, such as that of a full disk, into one line. For a folder, `size` is None."""
     try:
         yield
     except OSError as error:

@@ -16,9 +16,9 @@ SCHEMAS = {name: f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Te
 _declared: list[torch.library.Library] = []  # a garbage-collected Library would remove its schemas
 
 
-def import_torchvision(submodule: str = "") -> ModuleType:
-    """Return `torchvision` or `torchvision.<submodule>`."""
-    name = f"torchvision.{submodule}" if submodule else "torchvision"
+def import_torchvision(submodule: str) -> ModuleType:
+    """Return `torchvision.<submodule>`."""
+    name = f"torchvision.{submodule}"
     try:
         return importlib.import_module(name)
     except RuntimeError as error:

@@ -208,7 +208,7 @@ class Algorithm(AlgorithmConfig):
     """
 
     name: ClassVar[str]
-    """The value of `algorithm.name` in a config. If a subclass of a method does not set it, it is the class name."""
+    """The method's name in tables and folders. If a subclass of a method does not set it, it is the class name."""
 
     Server: ClassVar[type[Any]]
     """The server's state. `x` is the global model."""

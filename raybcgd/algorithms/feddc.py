@@ -11,7 +11,7 @@ from raybcgd.algorithms.fedavg import FedAvg
 class FedDC(FedAvg):
     """FedDC (Gao et al., CVPR 2022): clients track their drift, and the server averages drift-corrected models.
 
-    A client uploads its displacement, which is also its new a_i, and its model plus its new drift h_i. In the
+    A client uploads its displacement, which is also its new a_i, and the sum of that and its new drift h_i. In the
     authors' code, the server instead adds the mean drift h of all clients, which it computes from the displacements.
     """
 

@@ -30,8 +30,7 @@ class FedPVR(Scaffold):
 
     def client_rule(self, work: Work, down: Any, mine: Any) -> tuple[Any, Any]:
         x, c, ci, p = down.x, down.c, mine.c, work.shared
-        drift = c - ci
-        delta = work.sgd(x, shift=drift, momentum=self.local_momentum * (1 - p)) - x
+        delta = work.sgd(x, shift=c - ci, momentum=self.local_momentum * (1 - p)) - x
         if self.control_upload == "derived":
             return self.Upload(delta=delta), mine
         return self.SentUpload(delta=delta, dc=work.mean_gradient(delta) - c), mine

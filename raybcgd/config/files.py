@@ -5,11 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from raybcgd.compare.settings import Variant
 from raybcgd.config.choices import CHOICES
-from raybcgd.config.explain import explain, short
+from raybcgd.config.explain import short
 from raybcgd.config.schema import Config
 from raybcgd.config.trust import check_trusted
 from raybcgd.data.settings import unread_by
@@ -64,10 +62,7 @@ def run_tables(folder: RunFolder) -> dict[str, Any]:
 
 def make_config(values: Mapping[str, Any]) -> Config:
     """Return the config that nested tables describe. An error is one line that names the setting."""
-    try:
-        return Config.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError(explain(error, Config)) from None
+    return Config(**values)
 
 
 def read_tables(path: str | Path) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class ObjectsConfig(Section):
     test_shape: tuple[int, ...] | None = None
     """Shape of the test samples."""
     dataset_sha256: str | None = None
-    """Hash of all samples and labels."""
+    """Hash of all samples, targets and clients."""
 
     partition: str | None = None
     """Description of the partition, with its number of clients."""

@@ -55,7 +55,7 @@ def resume_command(tables: Mapping[str, Any], folder: RunFolder) -> str:
         return ObjectsConfig.model_validate(tables["objects"]).call
     packages = {_package(reference) for _, reference in _references(tables)}
     beside = [path for path in searched if any(PathFinder.find_spec(package, [path]) for package in packages)]
-    path = f"PYTHONPATH={shlex.quote(os.pathsep.join(beside))} " if beside else ""  # modules next to a config elsewhere
+    path = f"PYTHONPATH={shlex.quote(os.pathsep.join(beside))} " if beside else ""  # for modules in a config's folder
     try:
         check_trusted(tables, (), folder)
         trust = " --trust" if beside else ""

@@ -27,8 +27,6 @@ def load(config: DataConfig, partition: Any = None) -> Dataset:
         dataset = read(config)
     if not isinstance(dataset, Dataset):
         raise ConfigError(f'data.source = "{name}" returned {type(dataset).__name__}; return a raybcgd.Dataset')
-    if config.augment and dataset.train.inputs.ndim != 4:
-        raise ConfigError(f'data.augment needs images, but data.source = "{name}" has none; remove data.augment')
     if config.client_column is not None and dataset.clients is None:
         raise ConfigError(f'data.client_column has no effect with data.source = "{name}"; remove it')
     return replace(cut(dataset.partitioned(partition), config), from_config=True)

@@ -23,8 +23,8 @@ def hold_out_share(targets: Labels, share: float, clients: Clients | None = None
     by_label = [order[targets[order] == label] for label in np.unique(targets)]
     held = np.sort(np.concatenate([samples[: max(1, round(share * len(samples)))] for samples in by_label]))
     if clients is not None:
-        left = np.setdiff1d(clients.owners, np.delete(clients.owners, held))  # the clients that would have no samples
+        emptied = np.setdiff1d(clients.owners, np.delete(clients.owners, held))
         owners = clients.owners[held]
-        last = [np.flatnonzero(owners == client)[0] for client in left if client >= 0]
+        last = [np.flatnonzero(owners == client)[0] for client in emptied if client >= 0]
         held = np.delete(held, last)
     return np.delete(np.arange(len(targets)), held), held

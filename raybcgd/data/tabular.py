@@ -57,7 +57,7 @@ def feature_columns(path: Path, schema: Any, wanted: Sequence[str] | None, other
 
 
 def note_client_ids(columns: Sequence[str]) -> None:
-    """Log a note for each feature that was found, not configured, and is named like a client id."""
+    """Log a note for each detected feature column that is named like a client id."""
     for name in columns:
         if name.lower() in CLIENT_IDS:
             log.warning(
@@ -103,22 +103,26 @@ def _padded(lists: Any, name: str, path: Path) -> Inputs:
 
 
 def joined(parts: Sequence[Inputs], columns: Sequence[str]) -> Inputs:
-    """Return the inputs of several files or splits as one array. Token sequences get the same length."""
+    """Return the inputs of several files as one array. Token sequences get the same length."""
     widths = {part.shape[1] for part in parts}
     if len(widths) > 1 and parts[0].dtype != np.int64:
         raise ConfigError(
             f'data.feature_columns: "{columns[0]}" has lists of {min(widths)} to {max(widths)} numbers in different '
             "files; use lists of one length"
         )
-    return np.concatenate([np.pad(part, ((0, 0), (0, max(widths) - part.shape[1]))) for part in parts])
+    return np.concatenate(_same_length(parts))
+
+
+def _same_length(parts: Sequence[Inputs]) -> list[Inputs]:
+    longest = max(part.shape[1] for part in parts)
+    return [np.pad(part, ((0, 0), (0, longest - part.shape[1]))) for part in parts]
 
 
 def tabular_dataset(name: str, train: tuple[Inputs, Any], test: tuple[Inputs, Any], classes: int | None) -> Dataset:
     """Return the data set. Features are normalised one by one; sequences of both splits get the same length."""
     inputs = [train[0], test[0]]
     if inputs[0].dtype == np.int64:
-        longest = max(part.shape[1] for part in inputs)
-        inputs = [np.pad(part, ((0, 0), (0, longest - part.shape[1]))) for part in inputs]
+        inputs = _same_length(inputs)
         return Dataset.from_tensors(inputs[0], train[1], inputs[1], test[1], classes=classes, name=name)
     mean, std = _statistics(inputs[0])
     return Dataset.from_tensors(inputs[0], train[1], inputs[1], test[1], classes=classes, name=name, mean=mean, std=std)

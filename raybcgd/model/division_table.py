@@ -26,7 +26,7 @@ class Row(NamedTuple):
 
 
 class UploadSaving(NamedTuple):
-    """Bytes saved by freezing (LoRA) and by blocks, per client and round."""
+    """What freezing (LoRA) and blocks save: the upload per client and round, and that of the whole model."""
 
     frozen: int
     """Number of frozen parameters, which are never uploaded."""

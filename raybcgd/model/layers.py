@@ -9,7 +9,7 @@ from torch.nn.parameter import is_lazy
 
 from raybcgd.errors import ConfigError
 
-_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.LocalResponseNorm)
+_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
 class Entry(NamedTuple):

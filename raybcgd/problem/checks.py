@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.normalise import as_targets, normalise
@@ -74,11 +74,9 @@ def _warn_about_shared(problem: Problem) -> None:
 def try_model(problem: Problem, dataset: Dataset) -> None:
     """Raise an error if the model and the loss do not fit the data."""
     _check_task(problem, dataset)
-    split = dataset.train.take(np.resize(np.arange(len(dataset.train)), 2))
-    targets = as_targets(split.targets, problem.dtype)
+    inputs, targets = _samples(problem, dataset, 2)
     if not dataset.regression:
         targets[-1] = dataset.classes - 1  # the model needs an output for the last class
-    inputs = normalise(torch.from_numpy(split.inputs), dataset, problem.dtype)
     bf16 = problem.config.local.precision == "bf16"
     fix = "choose another model, or set model.options" if problem.own_module is None else "pass another module"
     names = Tried(problem.model_label, fix, LOSSES.name_of(problem.config.model.loss))
@@ -112,11 +110,17 @@ def _check_task(problem: Problem, dataset: Dataset) -> None:
 def _check_metrics(problem: Problem, dataset: Dataset) -> None:
     metrics = problem.config.evaluation.metrics
     if metrics:
+        inputs, targets = _samples(problem, dataset, 2)
         with torch.no_grad():
-            module = problem.module().to(problem.dtype).eval()
-            split = dataset.train.take(np.resize(np.arange(len(dataset.train)), 2))
-            outputs = logits_of(module(normalise(torch.from_numpy(split.inputs), dataset, problem.dtype)))
-        Metrics(metrics).sums(outputs, as_targets(split.targets, problem.dtype))
+            outputs = logits_of(problem.module().to(problem.dtype).eval()(inputs))
+        Metrics(metrics).sums(outputs, targets)
+
+
+def _samples(problem: Problem, dataset: Dataset, count: int) -> tuple[Tensor, Tensor]:
+    """Return the inputs and targets of the first training samples. If there are too few, samples repeat."""
+    rows = np.arange(count) % len(dataset.train)
+    inputs = normalise(torch.from_numpy(dataset.train.inputs[rows]), dataset, problem.dtype)
+    return inputs, as_targets(dataset.train.targets[rows], problem.dtype)
 
 
 def no_stack(problem: Problem, dataset: Dataset) -> str | None:
@@ -132,10 +136,7 @@ def no_stack(problem: Problem, dataset: Dataset) -> str | None:
     known = problem.own_module is None and problem.config.model.name in _KNOWN_TO_STACK
     if wanted == "auto" and known and problem.config.model.loss in LOSSES:
         return None
-    rows = np.arange(3) % len(dataset.train)
-    inputs = normalise(torch.from_numpy(dataset.train.inputs[rows]), dataset, problem.dtype)
-    targets = as_targets(dataset.train.targets[rows], problem.dtype)
-    reason = fails_in_stack(problem.flat_model(), problem.loss, inputs, targets)
+    reason = fails_in_stack(problem.flat_model(), problem.loss, *_samples(problem, dataset, 3))
     if reason is not None and wanted == "auto":
         _note(reason)
     return reason

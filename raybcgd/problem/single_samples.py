@@ -43,7 +43,7 @@ def _trains_on_one(problem: Problem, samples: int) -> bool:
         return samples > 0
     if local.batch_size == "full" or local.drop_last or samples % local.batch_size != 1:
         return False
-    # The remainder is the last batch of a pass. Fixed batches are all used: for the full gradient.
+    # The remainder is the last batch of a pass. With fixed batches, the full gradient uses all batches.
     return problem.algorithm.fixed_batches or local.num_steps(samples) >= local.num_batches(samples)
 
 

@@ -26,7 +26,7 @@ class BudgetConfig(Section):
 
     @property
     def by_quality(self) -> bool:
-        """Whether the accuracy can end a run. If so, a round starts only after the previous one is evaluated."""
+        """Whether an evaluation can end a run. If so, a round starts only after the previous one is evaluated."""
         return self.target_accuracy is not None or self.patience is not None
 
     def enough(self, qualities: Sequence[float]) -> str | None:

@@ -248,6 +248,6 @@ def test_a_wrong_token_is_refused_within_seconds(
     print(f"refused after {seconds:.1f} s")
     assert seconds < 20, "most of it is importing torch and Ray on a busy machine; it used to be 32 s"
     assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stderr.startswith("error: hosts.address = ")
+    assert done.stderr.startswith("error: the Ray cluster at ")
     assert "refuses the token" in done.stderr
     assert done.stderr.count("\n") == 1

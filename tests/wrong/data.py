@@ -192,7 +192,7 @@ DATA = {
     "crop of vectors": sets(
         f"data.source={CODE}:one_class",
         'data.augment=["crop"]',
-        says="data.augment needs images, but data.source = … remove data.augment",
+        says="data.augment needs images, but this data has none; remove data.augment",
     ),
     "pack a missing folder": Case(
         ("data", "pack", "{tmp}/none", "{tmp}/packed"), "no such folder: {tmp}/none; point it to a folder of images"

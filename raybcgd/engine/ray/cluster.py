@@ -103,7 +103,7 @@ def _check_token(address: str) -> None:
             GcsClient(address=address)
         except AuthenticationError:
             raise ConfigError(
-                f"hosts.address = {address!r}: the cluster refuses the token; set RAY_AUTH_MODE=token, and "
+                f"the Ray cluster at {address!r} refuses the token; set RAY_AUTH_MODE=token, and "
                 "RAY_AUTH_TOKEN to the token of the cluster"
             ) from None
 
@@ -123,7 +123,7 @@ def _without_stderr() -> Iterator[None]:
 
 def _no_cluster_error(address: str, error: Exception) -> ConfigError:
     return ConfigError(
-        f"hosts.address = {address!r}: no Ray cluster responds ({error}); start one, or unset hosts.address and "
+        f"no Ray cluster responds at {address!r} ({error}); start one, or unset hosts.address and "
         "RAY_ADDRESS to start one on this machine"
     )
 

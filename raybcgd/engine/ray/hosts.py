@@ -311,7 +311,7 @@ class HostGroup:
                 self.replace(number)
 
     def cancel_calls(self) -> None:
-        """Cancel the calls still running from the last round."""
+        """Cancel all calls in flight, and forget the tasks of the round."""
         for host in self.all.values():
             for ref in host.calls:
                 ray.cancel(ref)
