@@ -30,9 +30,8 @@ from raybcgd.plan.history import History
 from raybcgd.problem import Data, Problem, prepare
 from raybcgd.server.aggregation import Aggregator
 from raybcgd.server.loop import initial_state
-from raybcgd.server.planning import plan_round
 from raybcgd.server.pool import RoundWork
-from raybcgd.server.round import run_round
+from raybcgd.server.round import plan_round, run_round
 
 
 def outcomes(tasks: Sequence[ClientTask], seconds: float) -> list[Outcome]:

@@ -23,7 +23,7 @@ from raybcgd.problem import Data, Problem, prepare
 from raybcgd.randomness import stream
 from raybcgd.record.checkpoint import Checkpoints
 from raybcgd.server.loop import identity, initial_state, restored_state
-from raybcgd.server.planning import RoundPlan, plan_round
+from raybcgd.server.round import RoundPlan, plan_round
 from raybcgd.storage import RunFolder
 
 

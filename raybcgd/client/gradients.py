@@ -38,8 +38,6 @@ class Gradients(Protocol):
 
     steps: int
     """Local steps; in a stack, the largest number of any client."""
-    client_steps: list[int]
-    """Local steps of each client."""
     batches: int
     """Batches per epoch; in a stack, the largest number of any client."""
     repeatable: bool
@@ -90,7 +88,6 @@ class OneClient:
         rows = torch.from_numpy(shard.rows[np.concatenate(members)]).to(flat.vector.device)
         self._members = torch.split(rows, [len(batch) for batch in members])
         self.steps, self.batches = len(self._order), plan.per_epoch
-        self.client_steps = [self.steps]
         self._epoch, self._samples = 0, shard.samples
 
     def start(self, x: Tensor) -> Tensor:
@@ -200,7 +197,6 @@ class ClientStack:
 
     def __init__(self, flat: FlatModel, gradient: StackGradient, shards: list[Shard], batch_rows: int) -> None:
         self._gradient, self._shards, self._count = gradient, shards, len(shards)
-        self.client_steps = [len(shard.schedule.order) for shard in shards]
         self._samples, self._rows = gathered(shards)
         plan = stacked([shard.schedule for shard in shards], self._rows, batch_rows)
         self.steps, self.batches = len(plan.step_rows), len(plan.batch_rows)
@@ -220,14 +216,7 @@ class ClientStack:
         self._in_order = [bool((row == batch).all()) for row, batch in first] + [False] * self.steps
         """For each step, whether all clients use the batch with the same number as the step, as in the first epoch."""
         self._held: dict[int, tuple[Tensor, Tensor]] = {}
-        """Inputs and targets of batches of the first epoch that are gathered already, until their step uses them."""
-
-    def prefetch(self, max_bytes: int) -> None:
-        """Gather the first batches, up to a total size. Steps then find their inputs in one piece."""
-        if self._augments:
-            return
-        for batch in range(min(self.batches, max_bytes // (self._batch_rows[0].numel() * self._samples.item_bytes))):
-            self._held[batch] = self._samples.take(self._batch_rows[batch])
+        """Inputs and targets of batches, kept from their gradient at x until the first step that uses them again."""
 
     def start(self, x: Tensor) -> Tensor:
         return x.expand(self._count, -1).clone()
@@ -240,8 +229,7 @@ class ClientStack:
 
     def batch(self, y: Tensor, batch: int) -> tuple[Tensor, Tensor]:
         self._switch_epochs(np.zeros_like(self._shown))
-        held = self._held.pop(batch, None)
-        inputs, targets = self._samples.take(self._batch_rows[batch]) if held is None else held
+        inputs, targets = self._samples.take(self._batch_rows[batch])
         if batch:  # not for batch 0: the first step reuses its gradient
             self._held[batch] = inputs, targets
         return self._gradient(y.expand(self._count, -1), inputs, targets, self._batch_weights[batch])

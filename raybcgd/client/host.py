@@ -17,9 +17,8 @@ from raybcgd.algorithms.api import Task
 from raybcgd.algorithms.contract import Kind, displacement
 from raybcgd.client.device import is_fatal, is_out_of_memory, load_of
 from raybcgd.client.device_states import DeviceStates, Row
-from raybcgd.client.gradients import Gradients, OneClient, StackGradient
+from raybcgd.client.gradients import ClientStack, Gradients, OneClient, StackGradient
 from raybcgd.client.shards import Shards
-from raybcgd.client.stacks import Stacks
 from raybcgd.client.state_cache import StateCache
 from raybcgd.client.training import LocalWork
 from raybcgd.client.uploads import Sent, Trained, Uploads
@@ -100,11 +99,10 @@ class ClientHost:
         self._flat = problem.flat_model(device)
         self._bf16 = problem.config.local.precision == "bf16"
         backend = problem.config.local.compile
+        self._stack_gradient = StackGradient(self._flat, problem.loss, self._bf16, backend)
         self._forward = None if backend is None else torch.compile(self._flat.module, backend=backend, dynamic=True)
         self._metrics = Metrics(problem.config.evaluation.metrics)
         self._shards = Shards(problem, data, device)
-        gradient = StackGradient(self._flat, problem.loss, self._bf16, backend)
-        self._stacks = Stacks(problem, self._flat, gradient, self._shards)
         self._states = None
         if problem.keeps_state:
             folder = SegmentFolder(state_address, problem.state_layout)
@@ -128,7 +126,8 @@ class ClientHost:
         With `hand_over`, the result includes the partial sum; see `hand_over`. With `alone`, clients train one at a
         time, to find the one that breaks the device.
         """
-        cuts = self._stacks.cuts(len(tasks), alone)
+        stacks = -(-len(tasks) // (1 if alone else max(self._problem.stack, 1)))
+        cuts = [k * len(tasks) // max(stacks, 1) for k in range(stacks + 1)]
         outcomes: list[Outcome] = []
         try:
             rnd = self._begin(down, orders)
@@ -143,10 +142,6 @@ class ClientHost:
         except torch.AcceleratorError as error:  # broken before this call, by an evaluation or another process
             return CallResult([], HostLoad(), lost=HostLost((), named_line(error)))
         return CallResult(outcomes, load, partial)
-
-    def prepare(self, clients: Sequence[int], orders: RoundOrders) -> None:
-        """Prepare for a call that will probably come next, with these clients."""
-        self._stacks.prepare(clients, orders)
 
     def hand_over(self, on_device: bool = False) -> Partial | None:
         """Wait until all new states are stored. Return the sum of all uploads since the last call, if there are any.
@@ -266,14 +261,16 @@ class ClientHost:
     def _run_client_rule(self, tasks: Sequence[ClientTask], rnd: _Round) -> Trained:
         """Train one client, or a stack of clients, with the algorithm's client rule."""
         problem, orders, stacked = self._problem, rnd.orders, bool(self._problem.stack)
+        shards = self._shards.shards([task.client for task in tasks], orders)
+        steps = [len(shard.schedule.order) for shard in shards]
         gradients: Gradients
         if stacked:
-            gradients = self._stacks.take([task.client for task in tasks], orders)
+            size = problem.config.local.batch_size
+            batch_rows = problem.largest_client if size == "full" else min(size, problem.largest_client)
+            gradients = ClientStack(self._flat, self._stack_gradient, shards, batch_rows)
         else:
-            (shard,) = self._shards.shards([tasks[0].client], orders)
             torch.manual_seed(seed_of(problem.config.seed, "torch", tasks[0].client, orders.round_index))
-            gradients = OneClient(self._flat, problem.loss, shard, self._bf16, self._forward)
-        steps = gradients.client_steps
+            gradients = OneClient(self._flat, problem.loss, shards[0], self._bf16, self._forward)
         column = torch.tensor(steps, dtype=torch.float64)[:, None] if stacked else steps[0]
         work = LocalWork(
             gradients,

@@ -30,11 +30,6 @@ class Samples:
         images = inputs.ndim == 4 and inputs.shape[1] > 1
         return cls(inputs.permute(0, 2, 3, 1).contiguous() if images else inputs, targets, images)
 
-    @property
-    def item_bytes(self) -> int:
-        """Size of one sample's inputs."""
-        return self.stored[0].numel() * self.stored.element_size()
-
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the inputs and targets at `rows`, which may have several dimensions."""
         flat = rows.reshape(-1)

@@ -12,7 +12,7 @@ from raybcgd.client.device import CPU, accelerator, deterministic
 from raybcgd.client.host import ClientHost, one_thread
 from raybcgd.engine.session import FIRST_ROUND, Announcer, Session, ignore, resuming
 from raybcgd.errors import RunError, named_line
-from raybcgd.messages import ClientTask, HostLoad, HostLost, Piece, RoundOrders, Score
+from raybcgd.messages import HostLoad, HostLost, Piece, Score
 from raybcgd.problem import Data, Problem
 from raybcgd.record.rounds import Hosts, LiveHosts, RoundRecord
 from raybcgd.server.loop import TrainingLoop
@@ -80,9 +80,6 @@ class LocalPool:
             self._load = result.load
             inbox.receive(result.outcomes)
         inbox.receive([], self._host.hand_over(on_device=True))
-
-    def prepare(self, tasks: Sequence[ClientTask], orders: RoundOrders) -> None:
-        """Do nothing: there is no idle time to use."""
 
     def evaluate(self, models: Sequence[Tensor], pieces: Sequence[Piece]) -> Callable[[], list[Score]]:
         """Evaluate models immediately."""

@@ -44,11 +44,6 @@ class History:
             drifted=np.zeros(layout.size) if redivides and config.redivide == "drift" else None,
         )
 
-    @property
-    def measures(self) -> bool:
-        """Whether a round changes the history."""
-        return self.moved is not None or self.drifted is not None
-
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "History":
         """Read the history from a checkpoint's arrays."""

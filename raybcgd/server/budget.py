@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from raybcgd.config.schema import Config
 from raybcgd.problem import Problem
-from raybcgd.record.rounds import RoundRecord, Traffic
+from raybcgd.record.rounds import RoundRecord
 from raybcgd.record.summary import qualities
 from raybcgd.server.settings import BudgetConfig, since_best
 
@@ -26,11 +26,12 @@ class Spent(NamedTuple):
         """Return the cost of some rounds."""
         spent = cls()
         for record in records:
-            spent = spent.plus(record.traffic)
+            spent = spent.plus(record)
         return spent
 
-    def plus(self, traffic: Traffic) -> "Spent":
+    def plus(self, record: RoundRecord) -> "Spent":
         """Return the cost with one more round."""
+        traffic = record.traffic
         return Spent(
             self.upload_d + traffic.upload_d,
             self.upload_bytes + traffic.upload_bytes,

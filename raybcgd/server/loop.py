@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from raybcgd.errors import ConfigError, RunError
-from raybcgd.messages import ClientTask, Score
+from raybcgd.messages import Score
 from raybcgd.plan.history import History
 from raybcgd.problem import Data, Problem
 from raybcgd.record.checkpoint import Checkpoints, Expected, Position
@@ -24,9 +24,7 @@ from raybcgd.record.summary import qualities
 from raybcgd.server.budget import Spent, expected_rounds
 from raybcgd.server.client_quality import client_pieces
 from raybcgd.server.evaluation import combine, metric_names, pieces
-from raybcgd.server.planning import RoundPlan, plan_ahead
 from raybcgd.server.pool import Pool
-from raybcgd.server.recording import FinishedRound
 from raybcgd.server.round import RunState, run_round
 from raybcgd.storage import RunFolder
 
@@ -47,10 +45,6 @@ FREE = (
     "objects",
 )
 """Settings that may change on resume. Apart from rounding errors, the weights after a round do not depend on them."""
-
-
-_LARGE = 1 << 20
-"""The record of a model with more coordinates is built at once: building it later would keep two models in memory."""
 
 
 def identity(problem: Problem, data: Data) -> dict[str, Any]:
@@ -125,7 +119,6 @@ class TrainingLoop:
         position = self._position(resume)
         self._log.restore(b"" if position is None else position.log)
         self._device: str | None = None
-        self._next_plan: RoundPlan | None = None
         if position is not None:
             self._state = restored_state(self._state, position)
             self._device = next((record.hosts.device for record in reversed(list(self._log))), None)
@@ -187,16 +180,16 @@ class TrainingLoop:
         pending: _Pending | None = None
         self._move_server(pool.server_device)
         while not self._done:
-            plan, self._next_plan = self._next_plan, None
-            meanwhile = partial(self._meanwhile, pending, pool)
+            meanwhile = partial(self._log_early, pending)
             try:
-                state, finished = run_round(self._problem, self._data, pool, self._state, meanwhile, plan)
+                state, record = run_round(self._problem, self._data, pool, self._state, meanwhile)
             except (RunError, KeyboardInterrupt):
                 yield from self._finish(pending)  # the previous round is already committed
                 raise
             yield from self._finish(pending)
-            self._state, self._spent = state, self._spent.plus(finished.traffic)
-            pending = self._pending(finished, pool)
+            self._warn_about_devices(record)
+            self._state, self._spent = state, self._spent.plus(record)
+            pending = self._pending(record, pool)
             if self._problem.config.budget.by_quality:
                 yield from self._finish(pending)
                 pending = None
@@ -224,21 +217,19 @@ class TrainingLoop:
                 *(record.round + 1, now, before),
             )
 
-    def _pending(self, finished: FinishedRound, pool: Pool) -> "_Pending":
+    def _pending(self, record: RoundRecord, pool: Pool) -> "_Pending":
         """Start the evaluation of a committed round, and keep what its checkpoint needs."""
-        if self._problem.layout.size > _LARGE:
-            _ = finished.record
         config, state = self._problem.config, self._state
         scores, started = None, time.perf_counter()
         rounds = state.rounds if self._done else config.rounds
-        if config.evaluation.due(finished.index, rounds):
+        if config.evaluation.due(record.round, rounds):
             models = list(self._problem.algorithm.models(state.server))
             if len(models) == 1:  # a single model is evaluated on every data phase
                 models *= len(self._data.test_rows)
             scores = pool.evaluate(models, self._pieces)
         seconds = time.perf_counter() - started
-        position = self._snapshot() if config.checkpoint.due(finished.index, rounds) else None
-        return _Pending(finished, scores, position, seconds)
+        position = self._snapshot() if config.checkpoint.due(record.round, rounds) else None
+        return _Pending(record, scores, position, seconds)
 
     def _snapshot(self) -> Position:
         state = self._state
@@ -266,21 +257,14 @@ class TrainingLoop:
         self._saving_seconds = time.perf_counter() - started
         yield record
 
-    def _meanwhile(self, pending: "_Pending | None", pool: Pool) -> None:
-        """While the hosts train a round, plan the next one and log the previous one, unless it is being evaluated."""
-        following = self._state.rounds + 1
-        self._next_plan = plan_ahead(self._problem, self._data, self._state.history, following)
-        if self._next_plan is not None and following < self._problem.config.rounds:
-            tasks = [ClientTask(*item.member) for item in self._next_plan.expected]
-            pool.prepare(tasks, self._next_plan.orders)
+    def _log_early(self, pending: "_Pending | None") -> None:
+        """Log the previous round while the hosts train the next one, unless it is being evaluated."""
         if pending is not None and pending.scores is None:
             self._log_round(pending)
 
     def _log_round(self, pending: "_Pending") -> RoundRecord:
         """Wait for the evaluation of a round and log the round."""
-        record = pending.finished.record
-        self._warn_about_devices(record)
-        started, quality = time.perf_counter(), record.quality
+        started, record, quality = time.perf_counter(), pending.record, pending.record.quality
         if pending.scores is not None:
             names = metric_names(self._problem.config.evaluation)
             regression = self._data.dataset.regression
@@ -303,7 +287,7 @@ class TrainingLoop:
 class _Pending:
     """A committed round whose evaluation and checkpoint are not finished."""
 
-    finished: FinishedRound
+    record: RoundRecord
     scores: Callable[[], list[Score]] | None
     position: Position | None
     started_seconds: float

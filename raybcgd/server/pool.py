@@ -53,9 +53,6 @@ class Pool(Protocol):
         before its partial sum arrives, its tasks run again, and their outcomes arrive again.
         """
 
-    def prepare(self, tasks: Sequence[ClientTask], orders: RoundOrders) -> None:
-        """Prepare for the next round while this one trains. The tasks do not have their states yet."""
-
     def evaluate(self, models: Sequence[Tensor], pieces: Sequence[Piece]) -> Callable[[], list[Score]]:
         """Start evaluating models. Return a function that waits for the scores."""
 

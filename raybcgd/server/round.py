@@ -2,28 +2,34 @@
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+import numpy as np
 import torch
 
 from raybcgd.aggregation.reducer import Diverged
-from raybcgd.algorithms.api import Algorithm
+from raybcgd.algorithms.api import Algorithm, Round
 from raybcgd.algorithms.contract import divergence_fix
 from raybcgd.errors import DivergedError, RunError
-from raybcgd.messages import FRESH, ClientTask, Outcome, Partial
+from raybcgd.messages import FRESH, ClientTask, Outcome, Partial, RoundOrders
 from raybcgd.model.blocks import BlockLayout
+from raybcgd.plan.assignment import Assignment, by_bandwidth, by_need, evenly
+from raybcgd.plan.cohort import Member, draw_cohort
 from raybcgd.plan.history import History
+from raybcgd.plan.links import simulated_seconds
 from raybcgd.problem import Data, Problem
 from raybcgd.record.ledger import Ledger
-from raybcgd.server.aggregation import Aggregator, average_buffers, keep_uncovered
-from raybcgd.server.candidates import mean_losses
-from raybcgd.server.planning import RoundPlan, plan_round
-from raybcgd.server.pool import Pool, RoundWork
-from raybcgd.server.recording import FinishedRound
+from raybcgd.record.rounds import Blocks, Dropped, Participant, Quality, RoundRecord, Timing, Traffic
+from raybcgd.server.aggregation import Aggregate, Aggregator, Expected, average_buffers, keep_uncovered
+from raybcgd.server.candidates import mean_losses, second_exchange
+from raybcgd.server.norms import block_norms, proportional, server_norms
+from raybcgd.server.pool import Pool, PoolReport, RoundWork
 from raybcgd.server.rule import apply_server_rule
+from raybcgd.wire.upload import Wire, total
 
 
 @dataclass(frozen=True)
@@ -38,21 +44,88 @@ class RunState:
     upload_d_total: float = 0.0
 
 
+@dataclass(frozen=True)
+class RoundPlan:
+    """The plan of a round: a function of the config, the data, the round's index and the history."""
+
+    cohort: tuple[Member, ...]
+    expected: tuple[Expected, ...]
+    orders: RoundOrders
+    wire: Wire
+    rnd: Round
+
+
+def plan_round(problem: Problem, data: Data, history: History, index: int) -> RoundPlan:
+    """Choose the clients of a round, the block that each uploads, and the data phase."""
+    config, algorithm = problem.config, problem.algorithm
+    data_phase = 0 if config.data.phases is None else config.data.phases.at(index)
+    orders = RoundOrders(
+        index,
+        algorithm.lr_at(index),
+        data_phase,
+        history.edges,
+        cohort=problem.cohort_size,
+        measure_drift=history.drifted is not None,
+    )
+    wire = problem.wire_at(history.edges)
+    cohort = draw_cohort(
+        config.seed,
+        index,
+        problem.clients,
+        problem.cohort_size,
+        problem.num_blocks if algorithm.blockwise else None,
+        _assignment(problem, wire, history),
+    )
+    sizes = data.partitions[data_phase].sizes[[member.client for member in cohort]].tolist()
+    num_steps = {size: config.local.num_steps(size) for size in set(sizes)}
+    by_samples = config.cohort.weighting == "samples"
+    expected = tuple(
+        Expected(member, num_steps[size], size / problem.largest_client if by_samples else 1.0)
+        for member, size in zip(cohort, sizes, strict=True)
+    )
+    steps = float(np.mean([item.steps for item in expected]))
+    rnd = Round(
+        index=index,
+        clients=problem.clients,
+        lr=orders.lr,
+        steps=steps,
+        data_phase=data_phase,
+        blocks=problem.num_blocks,
+        shared=wire.layout.shared.slice,
+    )
+    return RoundPlan(cohort, expected, orders, wire, rnd)
+
+
+def _assignment(problem: Problem, wire: Wire, history: History) -> Assignment:
+    assignment, layout = problem.config.cohort.assignment, wire.layout
+    if assignment == "bandwidth" and problem.uplinks is not None:
+        return by_bandwidth(problem.uplinks, [block.size for block in layout.blocks])
+    return by_need(history.need(layout)) if assignment == "need" else evenly
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """The results of a round's training."""
+
+    outcomes: Mapping[int, Outcome]
+    """By client, for the whole cohort."""
+    aggregate: Aggregate
+    server: Any
+    """The server's next state."""
+    report: PoolReport
+    candidates: int
+    """Number of models whose loss the participants reported."""
+
+
 def run_round(
-    problem: Problem,
-    data: Data,
-    pool: Pool,
-    state: RunState,
-    meanwhile: Callable[[], None] = lambda: None,
-    plan: RoundPlan | None = None,
-) -> tuple[RunState, FinishedRound]:
-    """Run the next round and commit it to the ledger. Return the next state, and what the round's record needs.
+    problem: Problem, data: Data, pool: Pool, state: RunState, meanwhile: Callable[[], None] = lambda: None
+) -> tuple[RunState, RoundRecord]:
+    """Run the next round and commit it to the ledger. Return the next state and the record without evaluation.
 
     `meanwhile` is called while the hosts train, if the engine can do that. An exception leaves the state unchanged.
-    `plan` is the round's plan, if it was made in advance.
     """
     algorithm, config, clock = problem.algorithm, problem.config, _Clock()
-    plan = plan or plan_round(problem, data, state.history, state.rounds)
+    plan = plan_round(problem, data, state.history, state.rounds)
     clock.lap("plan")
     down = algorithm.broadcast(state.server, plan.rnd)
     aggregator = Aggregator(problem, plan.wire, down, plan.orders, plan.expected)
@@ -75,23 +148,10 @@ def run_round(
     _check_finite(plan.wire.layout, algorithm, server, state.rounds)
     history = state.history.measured(state.server.x, server.x, aggregate.drift, problem.trained_on(server.x.device))
     history = history.divided(plan.wire.layout, config.blocks, config.seed, state.rounds + 1)
+    trained = _Trained(outcomes, aggregate, server, pool.report(), candidates)
     state.ledger.commit({client: outcome.state for client, outcome in outcomes.items()})
-    report = pool.report()
-    clock.lap("aggregate")
-    finished = FinishedRound(
-        problem,
-        plan,
-        outcomes,
-        aggregate.drift_diversity,
-        models=(state.server.x, server),
-        upload_d_before=state.upload_d_total,
-        candidates=candidates,
-        report=report,
-        state_disk_bytes=state.ledger.stored_rows * problem.state_layout.row_bytes,
-        laps=clock.laps,
-    )
-    next_state = RunState(state.rounds + 1, server, state.ledger, history, finished.traffic.upload_d_total)
-    return next_state, finished
+    record = _record(problem, plan, state, trained, clock)
+    return RunState(state.rounds + 1, server, state.ledger, history, record.traffic.upload_d_total), record
 
 
 class _Inbox:
@@ -178,6 +238,83 @@ def _choose(
         return server, 0
     losses = mean_losses(problem, data, pool, candidates, participants, plan.rnd.data_phase)
     return problem.algorithm.choose(server, losses, plan.rnd), len(candidates)
+
+
+def _record(problem: Problem, plan: RoundPlan, before: RunState, trained: _Trained, clock: "_Clock") -> RoundRecord:
+    """Return the record of a round without its evaluation."""
+    layout, server, hosts = plan.wire.layout, trained.server, trained.report.hosts
+    trained_mask = problem.trained_on(server.x.device)
+    answers = [(member, trained.outcomes[member.client]) for member in plan.cohort]
+    present = [(member, outcome) for member, outcome in answers if not outcome.error]
+    traffic, counts = _traffic(problem, plan, present, before.upload_d_total, trained.candidates)
+    blocks = Blocks(
+        **counts,
+        **server_norms(problem.algorithm, server, layout, trained_mask),
+        drift_diversity=trained.aggregate.drift_diversity,
+        movement=block_norms(server.x - before.server.x, layout, trained_mask),
+        edges=plan.orders.edges,
+    )
+    clock.lap("aggregate")
+    broadcast, laps = trained.report.broadcast_seconds, clock.laps
+    # The clock counts the pool's part of the broadcast as training.
+    corrected = {"broadcast": laps["broadcast"] + broadcast, "train": max(0.0, laps["train"] - broadcast)}
+    participants = tuple(_participant(member, outcome) for member, outcome in present)
+    losses = [math.inf if participant.loss is None else participant.loss for participant in participants]
+    return RoundRecord(
+        round=before.rounds,
+        lr=plan.orders.lr,
+        data_phase=plan.orders.data_phase,
+        participants=participants,
+        dropped=tuple(Dropped(**member._asdict(), reason=lost.error) for member, lost in answers if lost.error),
+        quality=Quality(train_loss=float(np.mean(losses)) if losses else None),
+        traffic=traffic,
+        blocks=blocks,
+        timing=Timing(seconds=sum(laps.values()), stage_seconds={**laps, **corrected}),
+        hosts=hosts.model_copy(update={"state_disk_bytes": before.ledger.stored_rows * problem.state_layout.row_bytes}),
+    )
+
+
+def _participant(member: Member, outcome: Outcome) -> Participant:
+    loss = outcome.loss if math.isfinite(outcome.loss) else None
+    return Participant(client=member.client, block=member.block, seconds=outcome.seconds, loss=loss)
+
+
+def _traffic(
+    problem: Problem,
+    plan: RoundPlan,
+    present: Sequence[tuple[Member, Outcome]],
+    upload_d_before: float,
+    candidates: int,
+) -> tuple[Traffic, dict[str, tuple[int, ...]]]:
+    """Return the round's traffic, in total and per block."""
+    wire, links = plan.wire, problem.config.cohort.links
+    uploads = [outcome.traffic or wire.upload(member.block) for member, outcome in present]
+    losses, models = second_exchange(wire, candidates, len(present))
+    upload, download = total([*uploads, losses]), total([*[wire.download] * len(plan.cohort), models])
+    upload_d = upload.bytes / (4 * len(plan.cohort) * problem.layout.size)
+    uncoded = sum(n * wire.uncoded_bytes(block) for block, n in Counter(member.block for member, _ in present).items())
+    simulated = None
+    if links is not None and problem.uplinks is not None:
+        rates = [float(problem.uplinks[member.client]) for member, _ in present]
+        # The second exchange has the same size for all participants.
+        uploaded = [one.bytes + losses.bytes // len(present) for one in uploads]
+        downloaded = wire.download.bytes + (models.bytes // len(present) if present else 0)
+        simulated = simulated_seconds(links, rates, uploaded, downloaded)
+    traffic = Traffic(
+        upload_floats=upload.floats,
+        upload_bytes=upload.bytes,
+        upload_d=upload_d,
+        upload_d_total=upload_d_before + upload_d,
+        download_floats=download.floats,
+        download_bytes=download.bytes,
+        compression_ratio=uncoded / upload.bytes if upload.bytes else 1.0,
+        simulated_seconds=simulated,
+    )
+    return traffic, {
+        "upload_floats": upload.by_block,
+        "upload_bytes": proportional(upload.bytes, upload.by_block),
+        "download_floats": download.by_block,
+    }
 
 
 def _check_finite(layout: BlockLayout, algorithm: Algorithm, server: Any, index: int) -> None:

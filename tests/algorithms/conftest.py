@@ -23,8 +23,7 @@ from raybcgd.problem import Data, Problem, prepare
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.record.states import SegmentFolder
 from raybcgd.server.loop import initial_state
-from raybcgd.server.planning import plan_round
-from raybcgd.server.round import run_round
+from raybcgd.server.round import plan_round, run_round
 from raybcgd.wire.upload import Traffic
 
 SMALL: dict[str, Any] = {
@@ -129,9 +128,9 @@ class Lab:
         pool = LocalPool(problem, data, address)
         try:
             for _ in range(problem.config.rounds):
-                state, finished = run_round(problem, data, pool, state)
+                state, record = run_round(problem, data, pool, state)
                 played.server = state.server
-                played.rounds.append(finished.record)
+                played.rounds.append(record)
                 played.xs.append(state.server.x)
                 if stop is not None and stop(state.server.x):
                     break

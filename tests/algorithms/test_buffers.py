@@ -15,8 +15,7 @@ from raybcgd.messages import ClientTask, RoundOrders
 from raybcgd.model.flat import FlatModel
 from raybcgd.problem import prepare
 from raybcgd.server.loop import initial_state
-from raybcgd.server.planning import plan_round
-from raybcgd.server.round import run_round
+from raybcgd.server.round import plan_round, run_round
 from tests.algorithms.conftest import digits
 from tests.conftest import small
 
@@ -107,8 +106,7 @@ def test_no_measurement_but_the_traffic_counts_statistics(tmp_path: Path, where:
     problem, data = prepare(config, normed(), replace(dataset, scale=dataset.scale / 1000))
     pool, before = LocalPool(problem, data, str(tmp_path)), initial_state(problem, data)
     plan = plan_round(problem, data, before.history, 0)
-    after, finished = run_round(problem, data, pool, before)
-    record = finished.record
+    after, record = run_round(problem, data, pool, before)
     pool.close()
 
     trained = problem.trained

@@ -13,8 +13,7 @@ from raybcgd.client.shards import Shards
 from raybcgd.messages import FRESH, ClientTask, Piece, RoundOrders
 from raybcgd.problem import Data, Problem, prepare
 from raybcgd.server.loop import initial_state
-from raybcgd.server.planning import plan_round
-from raybcgd.server.round import RunState
+from raybcgd.server.round import RunState, plan_round
 from tests.conftest import small
 
 pytestmark = pytest.mark.usefixtures("recording")

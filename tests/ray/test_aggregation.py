@@ -49,8 +49,8 @@ def play(config: Config, folder: Path, on_ray: bool = True) -> tuple[Tensor, lis
     made: Pool = ray_pool(problem, data, folder) if on_ray else LocalPool(problem, data, str(folder / "states"))
     state, records = initial_state(problem, data), []
     for _ in range(ROUNDS):
-        state, finished = run_round(problem, data, made, state)
-        records.append(finished.record)
+        state, record = run_round(problem, data, made, state)
+        records.append(record)
     made.close()
     return state.server.x, records, made
 
@@ -155,8 +155,8 @@ def test_a_killed_process_is_a_lost_host(three_nodes: Cluster, tmp_path: Path) -
                 ray.remote(lambda a: ray.get(a.__ray_call__.remote(lambda _: os.getpid()))).remote(host.actor)
             )
             os.kill(pid, signal.SIGKILL)
-        state, finished = run_round(problem, data, made, state)
-        restarted += finished.record.hosts.restarted
+        state, record = run_round(problem, data, made, state)
+        restarted += record.hosts.restarted
     made.close()
     assert restarted == 1
     assert torch.equal(state.server.x, expected)

@@ -4,7 +4,7 @@ import gc
 import logging
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -158,11 +158,6 @@ class HostActor:
         (down, orders), (tasks, *how) = received(shared), pickle.loads(call)
         self._last_call = orders.round_index, [task.client for task in tasks]
         return replied(self._host.train(tasks, down, orders, *how), parts)
-
-    def prepare(self, call: bytes) -> None:
-        """Prepare for a call of the next round; see `Ahead`. It is not sent, so a mistake only costs time."""
-        with suppress(Exception):  # the call itself will raise it
-            self._host.prepare(*pickle.loads(call))
 
     def begin_hand_over(self) -> tuple[tuple[int, ...], tuple[SumKey, ...]]:
         """Wait until all new states are stored. Return the clients of the partial sum, and the keys of its pieces."""

@@ -4,6 +4,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ import torch
 from ray.exceptions import GetTimeoutError, RayTaskError
 from torch import Tensor
 
-from raybcgd.engine.ray.ahead import Ahead, prepare_hosts
 from raybcgd.engine.ray.collection import collect_node
 from raybcgd.engine.ray.evaluation import evaluate
 from raybcgd.engine.ray.events import Events
@@ -22,7 +22,6 @@ from raybcgd.engine.ray.object_store import store_usage
 from raybcgd.engine.ray.placement import PIECEWISE_BYTES, sums_at_hosts
 from raybcgd.engine.ray.scheduling import TaskQueues, TaskTimes
 from raybcgd.engine.ray.suspects import Suspects
-from raybcgd.engine.ray.training import Training
 from raybcgd.errors import RunError, last_line
 from raybcgd.messages import FRESH, ClientTask, HostLost, Outcome, Piece, RoundOrders, Score
 from raybcgd.problem import Problem
@@ -35,6 +34,38 @@ _USAGE_SECONDS = 15.0
 """Minimum time between measurements of the object store. More frequent ones would slow down short rounds."""
 _GRACE_SECONDS = 1.0
 """A host that is still busy at the deadline is replaced after another `deadline_seconds` plus this time."""
+
+
+@dataclass
+class _Training:
+    """The state of one round of training."""
+
+    inbox: Inbox
+    orders: RoundOrders
+    shared: Any
+    """The broadcast and the orders, which all calls share."""
+    deadline: float | None
+    """On the monotonic clock. None: wait for all tasks."""
+    queues: TaskQueues
+    each_call_hands_over: bool
+    """Whether every call returns its partial sum. Otherwise only the last call of a host does."""
+    piecewise: bool
+    """Whether partial sums are collected in pieces after the last call."""
+    suspects: Suspects
+    open_clients: set[int]
+    """Clients whose upload has not arrived."""
+    reply_parts: int
+    """Number of parts of a reply with a partial sum."""
+    calls: int = 0
+    """Calls in flight."""
+    other_parts: dict[Any, list[Any]] = field(default_factory=dict)
+    """References to the other parts of each reply, keyed by the reference to its first part."""
+    alone: bool = False
+    """Train clients one by one, because one of them breaks its host's device."""
+    times_lost: Counter[int] = field(default_factory=Counter)
+    """How many times each client's task was lost with its host."""
+    watched: set[int] = field(default_factory=set)
+    """Starting hosts that the pool is already waiting for."""
 
 
 class RayPool:
@@ -55,7 +86,6 @@ class RayPool:
         num_steps = np.vectorize(problem.config.local.num_steps, otypes=[np.int64])
         self._num_steps, self._data_phase = [num_steps(sizes) for sizes in samples], 0
         self._homes: dict[int, int] = {}
-        self._ahead: Ahead | None = None
         self._times = TaskTimes(stacked=bool(problem.stack))
         self._counts: Counter[str] = Counter()
         self._max_queued, self._broadcast_seconds, self._reported_lost = 0, 0.0, 0
@@ -86,7 +116,7 @@ class RayPool:
             elif ref in host.calls:
                 self._call_ended(training, number, ref, future)
 
-    def _begin(self, work: RoundWork, inbox: Inbox) -> Training:
+    def _begin(self, work: RoundWork, inbox: Inbox) -> _Training:
         """Scale the hosts, prepare the broadcast, queue the tasks and submit the first calls."""
         self._data_phase = work.orders.data_phase
         self.hosts.cancel_calls()
@@ -102,26 +132,20 @@ class RayPool:
         shared = share({name: np.asarray(vector) for name, vector in work.broadcast.items()}, orders)
         self._broadcast_seconds = time.perf_counter() - began
         by_block = problem.algorithm.blockwise and not problem.keeps_state and sums_bytes > PIECEWISE_BYTES
-        ahead, self._ahead = self._ahead, None
-        queues = None if ahead is None or self.hosts.hung else ahead.filled(work.tasks, orders, up)
-        training = Training(
+        training = _Training(
             inbox,
             orders,
             shared,
             deadline,
-            queues or TaskQueues(self.hosts.fixed_homes, problem.stack, by_block),
+            TaskQueues(self.hosts.fixed_homes, problem.stack, by_block),
             each_call_hands_over=not reduce or deadline is not None,
             piecewise=reduce and deadline is None and sums_bytes > PIECEWISE_BYTES,
             suspects=Suspects(self._config.max_retries),
             open_clients={task.client for task in work.tasks},
             reply_parts=reply_parts(sums_bytes) if reduce else 1,
         )
-        if ahead is not None and queues is not None:
-            self._counts["rehomed_clients"] += ahead.moved
-        else:
-            training.suspects.tasks += [task for task in work.tasks if task.client in self.hosts.hung]
-            tasks = [task for task in work.tasks if task.client not in self.hosts.hung]
-            self._counts["rehomed_clients"] += self._enqueue(training.queues, tasks)
+        training.suspects.tasks += [task for task in work.tasks if task.client in self.hosts.hung]
+        self._enqueue(training.queues, [task for task in work.tasks if task.client not in self.hosts.hung])
         self._max_queued = 0
         for _ in range(_CALLS_IN_FLIGHT):  # a first call to every host, then a second one
             for number in up:
@@ -130,26 +154,16 @@ class RayPool:
         self._watch_starting(training)
         return training
 
-    def prepare(self, tasks: Sequence[ClientTask], orders: RoundOrders) -> None:
-        """Schedule the next round if it is short, and let the hosts prepare its first stacks."""
-        up = self.hosts.up()
-        if not self._problem.stack or self.hosts.fixed_homes or len(up) < len(self.hosts.all):
-            return
-        queues = TaskQueues(fixed_homes=False, stack=self._problem.stack)
-        moved = self._enqueue(queues, tasks)
-        self._ahead = Ahead(orders.round_index, queues, frozenset(up), moved)
-        prepare_hosts(queues, orders, self.hosts.all, self._times.in_seconds)
-
-    def _enqueue(self, queues: TaskQueues, tasks: Sequence[ClientTask]) -> int:
-        """Queue tasks on the hosts that are up, or on the clients' fixed homes. Return how many clients moved."""
+    def _enqueue(self, queues: TaskQueues, tasks: Sequence[ClientTask]) -> None:
+        """Queue tasks on the hosts that are up, or on the clients' fixed homes."""
         for number in self.hosts.all if self.hosts.fixed_homes else self.hosts.up():
             queues.add_host(number)
         if (per_host := self._config.clients_per_host) is not None:
             self._homes.update((task.client, self.hosts.in_slot[task.client // per_host]) for task in tasks)
         seconds = [self._times.predict(task.client, self._steps(task.client)) for task in tasks]
-        return queues.assign(tasks, seconds, self._homes)
+        self._counts["rehomed_clients"] += queues.assign(tasks, seconds, self._homes)
 
-    def _submit_call(self, training: Training, number: int) -> None:
+    def _submit_call(self, training: _Training, number: int) -> None:
         """Submit the next tasks to a host that can take another call."""
         host, queues = self.hosts.all[number], training.queues
         if host.place is None or len(host.calls) >= _CALLS_IN_FLIGHT or host.isolates:
@@ -171,13 +185,13 @@ class RayPool:
             training.calls += 1
             self._events.watch(number, ref)
 
-    def _watch_starting(self, training: Training) -> None:
+    def _watch_starting(self, training: _Training) -> None:
         for ref, number in self.hosts.starting().items():
             if number not in training.watched:
                 training.watched.add(number)
                 self._events.watch(number, ref)
 
-    def _next_event(self, training: Training) -> tuple[int, Any, Any] | None:
+    def _next_event(self, training: _Training) -> tuple[int, Any, Any] | None:
         """Wait for a call to end or a host to start. Return None at the deadline."""
         # Without calls, only a new host can make progress.
         limits = [math.inf] if training.calls else [self._config.start_timeout]
@@ -187,16 +201,16 @@ class RayPool:
             raise self.hosts.start_timeout_error()
         return event
 
-    def _host_started(self, training: Training, number: int) -> None:
+    def _host_started(self, training: _Training, number: int) -> None:
         if self.hosts.finish_start(number):
             training.queues.add_host(number)
             for _ in range(_CALLS_IN_FLIGHT):
                 self._submit_call(training, number)
         else:
-            self._counts["rehomed_clients"] += self._enqueue(training.queues, training.queues.remove_host(number))
+            self._enqueue(training.queues, training.queues.remove_host(number))
             self._serve(training)
 
-    def _call_ended(self, training: Training, number: int, ref: Any, future: Any) -> None:
+    def _call_ended(self, training: _Training, number: int, ref: Any, future: Any) -> None:
         """Take the results of a call, or retry its tasks if its host was lost. Then submit the next call."""
         try:
             result = opened(future.result(), *ray.get(training.other_parts.pop(ref)))
@@ -225,7 +239,7 @@ class RayPool:
         host.kept = [task for task in host.kept if task.client not in arrived]
         self._submit_call(training, number)
 
-    def _host_failed(self, training: Training, number: int, lost: HostLost) -> None:
+    def _host_failed(self, training: _Training, number: int, lost: HostLost) -> None:
         """Replace a host whose device failed and retry its tasks, except that of the client at fault."""
         for client in lost.clients if len(lost.clients) == 1 else ():
             for tasks in self.hosts.all[number].calls.values():
@@ -235,7 +249,7 @@ class RayPool:
         training.alone |= bool(lost.clients)
         self._retry_lost(training, [number], RunError(lost.cause))
 
-    def _collect(self, training: Training) -> None:
+    def _collect(self, training: _Training) -> None:
         """Collect the partial sums of all hosts, node by node. Retry the tasks of a node's hosts if one is lost."""
         nodes: dict[str, list[int]] = {}
         for number, host in self.hosts.all.items():
@@ -255,7 +269,7 @@ class RayPool:
             for host in hosts:
                 host.kept.clear()
 
-    def _retry_lost(self, training: Training, numbers: Sequence[int], error: Exception) -> None:
+    def _retry_lost(self, training: _Training, numbers: Sequence[int], error: Exception) -> None:
         """Queue the tasks of these hosts again. Replace the hosts that are lost; the others discard their sums."""
         tasks: list[ClientTask] = []
         for number in numbers:
@@ -269,7 +283,7 @@ class RayPool:
                 tasks += [*host.kept, *training.queues.remove_host(number)]
                 self._count_lost(training, host, error)
         self.hosts.wait_for_any()
-        self._counts["rehomed_clients"] += self._enqueue(training.queues, tasks)
+        self._enqueue(training.queues, tasks)
         self._watch_starting(training)
         self._serve(training)
 
@@ -281,14 +295,14 @@ class RayPool:
             return False
         return True
 
-    def _serve(self, training: Training) -> None:
+    def _serve(self, training: _Training) -> None:
         """Submit calls to all hosts that can take more."""
         for number in self.hosts.up():
             training.queues.add_host(number)
             for _ in range(_CALLS_IN_FLIGHT):
                 self._submit_call(training, number)
 
-    def _count_lost(self, training: Training, host: Host, error: Exception) -> None:
+    def _count_lost(self, training: _Training, host: Host, error: Exception) -> None:
         """Count lost tasks, and stop the run if one was lost too many times. A client that crashes its hosts fails."""
         self._counts["retried_tasks"] += len(host.unfinished)
         crashed = training.suspects.add(host, error)

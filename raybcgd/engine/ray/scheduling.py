@@ -70,12 +70,6 @@ class _Queue:
         self.load = self.load - taken if self.tasks else 0.0
         return chunk
 
-    def copy(self) -> "_Queue":
-        """Return a queue with the same tasks."""
-        copy = _Queue()
-        copy.tasks, copy.load = self.tasks.copy(), self.load
-        return copy
-
 
 class _Heap:
     """Finds the host with the smallest key. Outdated entries are skipped."""
@@ -155,8 +149,9 @@ class TaskQueues:
     def take_chunk(self, host: int, in_seconds: bool) -> list[ClientTask]:
         """Take the next tasks for a host: from its own queue, or from the busiest host's if its own is empty."""
         queue = self._queues[host]
-        if queue.tasks:
-            return self._take(host, self._min_clients, self._target(queue, in_seconds), from_front=True)
+        if queue.tasks:  # chunks shrink towards the end of a round, so that all hosts finish together
+            target = max(queue.load / 3, _CHUNK_SECONDS if in_seconds else 0.0)
+            return self._take(host, self._min_clients, target, from_front=True)
         if self._fixed_homes or not self.num_waiting:
             return []
         busiest = self._busiest.first()
@@ -164,22 +159,6 @@ class TaskQueues:
         if length <= self._min_clients or (in_seconds and load < _CHUNK_SECONDS):
             return []
         return self._take(busiest, self._min_clients, load / 3, from_front=False)
-
-    def peek_chunk(self, host: int, in_seconds: bool) -> list[ClientTask]:
-        """Return the next tasks of a host's own queue without taking them."""
-        queue = self._queues[host]
-        return queue.copy().take(self._min_clients, self._target(queue, in_seconds), from_front=True)
-
-    @staticmethod
-    def _target(queue: _Queue, in_seconds: bool) -> float:
-        """Return the work per call. Chunks shrink towards the end of a round, so that all hosts finish together."""
-        return max(queue.load / 3, _CHUNK_SECONDS if in_seconds else 0.0)
-
-    def fill(self, tasks: Sequence[ClientTask]) -> None:
-        """Replace the queued tasks by those of the same clients."""
-        by_client = {task.client: task for task in tasks}
-        for queue in self._queues.values():
-            queue.tasks = deque((by_client[task.client], cost) for task, cost in queue.tasks)
 
     def _take(self, host: int, min_clients: int, seconds: float, from_front: bool) -> list[ClientTask]:
         chunk = self._queues[host].take(min_clients, seconds, from_front)
