@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -94,7 +93,7 @@ def log(run: Path) -> list[dict[str, Any]]:
 
 
 def first_run(submit: str) -> None:
-    """Submit the quickstart and follow it to its end."""
+    """Submit the quickstart and follow it to its end. It gives the weights of a local run."""
     began = time.monotonic()
     job = subprocess.Popen(["bash", "-c", f"exec {submit}"], stdout=subprocess.PIPE, text=True)
     assert job.stdout is not None
@@ -106,6 +105,10 @@ def first_run(submit: str) -> None:
     assert job.wait(60) == 0, lines
     assert any("round 60/60" in line for line in lines), lines
     print(f"quickstart: {time.monotonic() - began:.1f} s from submit to the end of 60 rounds")
+    shell("raybcgd train jobs/configs/quickstart.toml --set engine=local --out /tmp/here")
+    (run,) = RUNS.iterdir()
+    cluster, local = (json.loads((folder / "summary.json").read_text()) for folder in (run, Path("/tmp/here")))
+    assert cluster["sha256"] == local["sha256"]
 
 
 def add_nodes() -> None:
@@ -217,7 +220,7 @@ def stopped(job: str, run: Path, others: set[str]) -> None:
 
 
 def resumed(submit: str, run: Path) -> None:
-    """Resume a stopped run on a terminal, and follow it to its end. It gives the weights of a local run."""
+    """Resume a stopped run on a terminal, and follow it to its end."""
     began, before = time.monotonic(), len(log(run))
     total = before + 200
     ends = options(ENDLESS | {"rounds": total}, ON_A_GPU, EVERY_METRIC)
@@ -236,10 +239,6 @@ def resumed(submit: str, run: Path) -> None:
     assert f"round {total}/{total}" not in printed
     assert "resuming from round " in printed
     assert [record["round"] for record in log(run)] == list(range(total))
-    here = options({"engine": "local", "rounds": total, "metrics.enabled": "false"}, EVERY_METRIC)
-    shell(f"{sys.executable} -m raybcgd train jobs/configs/quickstart.toml --out /tmp/here {here}")
-    cluster, local = (json.loads((folder / "summary.json").read_text()) for folder in (run, Path("/tmp/here")))
-    assert cluster["sha256"] == local["sha256"]
 
 
 def main() -> None:
