@@ -67,7 +67,6 @@ def test_a_coordinator_and_hosts_that_fail_to_start_are_started_again(
     result = run(config({}), module=Unstartable(str(failures)), dataset=marked(), out=out)
     assert list(failures.iterdir()) == []
     assert len(result.records[0].participants) == CLIENTS
-    assert result.records[0].hosts.restarted == 0, "a host that did not start is not a lost one"
 
 
 @pytest.mark.parametrize(("how", "error"), [("exit", "SystemExit: 3"), ("interrupt", "KeyboardInterrupt")])
