@@ -19,6 +19,8 @@ _FULL = (None, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of a full disk. Errors of object stores have none."""
 FORMAT_VERSION = 3
 """The version of run folders and checkpoints. Those of raybcgd 0.1 have none."""
+JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Ray sets this variable in the driver of a submitted job."""
 JOB_RUNS = "raybcgd-runs"
 """Folder for the runs of Ray jobs, in the home directory of the node where a job runs."""
 
@@ -147,4 +149,4 @@ def slug(label: str) -> str:
 
 def in_job() -> bool:
     """Return whether this process is the driver of a submitted Ray job."""
-    return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
+    return JOB_VARIABLE in os.environ

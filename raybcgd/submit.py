@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import json
+import os
 import secrets
 import shlex
 import socket
@@ -26,13 +28,15 @@ from raybcgd.errors import ConfigError, RunError, first_line
 from raybcgd.report.job_log import last_round
 from raybcgd.report.progress import RoundLine
 from raybcgd.runtime_env import runtime_environment
-from raybcgd.storage import JOB_RUNS, slug
+from raybcgd.storage import JOB_RUNS, JOB_VARIABLE, slug
 
 Command = Literal["train", "compare", "sweep"]
 _PREFIX = "raybcgd-"
 """What the ids of our jobs start with."""
 _POLL_SECONDS = 1.0
 _CONNECT_SECONDS = 5.0
+_STOP_SECONDS = 30.0
+"""Maximum time until Ray signals the driver of a job that is to stop."""
 _SIGNAL_BASE = 128
 """If a signal ends a program, shells report 128 plus the signal's number as its exit code."""
 
@@ -210,6 +214,15 @@ async def _follow_log(client: JobSubmissionClient, job: SubmittedJob, write: Cal
         if client.get_job_status(job.id).is_terminal():
             return
         await asyncio.sleep(_POLL_SECONDS)
+
+
+def stop_own_job() -> None:
+    """Stop the Ray job whose driver this process is. Return after Ray's signal, or if the job cannot be stopped."""
+    job = json.loads(os.environ.get(JOB_VARIABLE, "{}")).get("metadata", {}).get("job_submission_id")
+    with contextlib.suppress(ConnectionError, RuntimeError, RayError, KeyboardInterrupt):
+        if job is not None:
+            JobSubmissionClient().stop_job(job)
+            time.sleep(_STOP_SECONDS)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """`raybcgd train`, `resume`, `compare` and `sweep`."""
 
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -35,10 +36,37 @@ from raybcgd.storage import RunFolder, in_job, new_folder
 
 @exits_cleanly
 def train(
-    config: ConfigFile, settings: Set = None, out_folder: Out = None, resume: Resume = "never", log: Log = "auto"
+    config: ConfigFile,
+    settings: Set = None,
+    out_folder: Out = None,
+    resume: Resume = "never",
+    log: Log = "auto",
+    on_config_error: Annotated[
+        Literal["exit", "stop-job"],
+        typer.Option(hidden=True, help="stop-job: stop the Ray job, because KubeRay would retry a failed one."),
+    ] = "exit",
 ) -> None:
     """Run an experiment."""
-    experiment = load_config(config, settings or ())
+    try:
+        _train(config, settings or (), out_folder, resume, log)
+    except ConfigError:
+        # A config with which rounds have finished is not wrong: a node or the storage fails, and a retry may help.
+        started = out_folder is not None and RunFolder(out_folder).rounds.exists()
+        if on_config_error == "stop-job" and not started:
+            from raybcgd.submit import stop_own_job  # importing Ray takes a second
+
+            stop_own_job()
+        raise
+
+
+def _train(
+    config: Path,
+    settings: Sequence[str],
+    out_folder: Path | None,
+    resume: Literal["never", "auto"],
+    log: Literal["auto", "json"],
+) -> None:
+    experiment = load_config(config, settings)
     elsewhere = experiment.checkpoint.address is not None
     if resume == "auto" and out_folder is None and not elsewhere:
         raise ConfigError("--resume auto needs a run to resume; add --out, or set checkpoint.address")

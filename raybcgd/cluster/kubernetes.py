@@ -116,6 +116,7 @@ def _job(values: Values, job: JobValues, pods: Pods) -> list[Object]:
     load_config(job.config, settings)
     out = f"{SHARED}/runs/{job.name}"
     words = ["python", "-m", "raybcgd", "train", f"{JOB_CONFIG}/config.toml", "--out", out, "--resume", "auto"]
+    words += ["--on-config-error", "stop-job"]  # KubeRay retries a failed job, but not a stopped one
     for setting in settings:
         words += ["--set", setting]
     spec: Object = {

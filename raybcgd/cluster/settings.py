@@ -114,7 +114,8 @@ class JobValues(Section):
     name: Name = "first"
     """Name of the run, and of its folder on the shared volume."""
     retries: Annotated[int, Field(ge=0)] = 2
-    """Maximum number of restarts, each with a new cluster, if the run fails. It resumes from its last checkpoint."""
+    """Maximum number of restarts, each with a new cluster, if the run fails. It resumes from its last checkpoint. A run
+    that cannot start because of its config is not restarted."""
 
 
 class KubernetesValues(Section):

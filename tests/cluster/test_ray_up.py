@@ -10,6 +10,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import yaml
 from ray.autoscaler._private.docker import docker_start_cmds
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.autoscaler.v2.instance_manager.config import NodeTypeConfig
@@ -113,6 +114,10 @@ def test_the_files_sent_to_the_nodes_are_complete(name: str) -> None:
     sent = {remote.removeprefix(f"{SOURCE}/"): local for remote, local in mounts.items() if SOURCE in remote}
     assert sent == {name: name for name in (*SENT, *MONITORING)}
     assert all((ROOT / local).exists() for local in sent.values())
+    compose = yaml.safe_load((CLUSTER / "monitoring/compose.yaml").read_text())
+    mounted = [volume.split(":")[0] for service in compose["services"].values() for volume in service["volumes"]]
+    for path in [(CLUSTER / "monitoring" / source).resolve() for source in mounted if source.startswith(".")]:
+        assert any(path.is_relative_to(ROOT / local) for local in sent.values()), f"Docker mounts {path}"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert {"raybcgd", "constraints.txt", "pyproject.toml", project["readme"], *project["license-files"]} == set(SENT)
 

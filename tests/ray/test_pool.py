@@ -13,6 +13,7 @@ from raybcgd.engine.ray.pool import RayPool
 from raybcgd.errors import ConfigError, RunError
 from raybcgd.experiment import run
 from raybcgd.problem import prepare
+from raybcgd.record.rounds import LiveHosts
 from raybcgd.server.evaluation import pieces
 from tests.conftest import small
 
@@ -57,6 +58,19 @@ def test_hosts_that_no_cohort_uses_are_released(one_node: Cluster, tmp_path: Pat
     hosts.scale([4] * 6)
     assert len(hosts.all) == 5
     pool.close()
+
+
+def test_only_hosts_that_were_up_count_as_lost(one_node: Cluster, tmp_path: Path) -> None:
+    """If a node dies while its hosts start, each of them may fail several times."""
+    problem, data = prepare(small(hosts={"count": 1}))
+    hosts = HostGroup(problem, ray.put(data), str(tmp_path / "states"))
+    ray.kill(hosts.all[0].actor)
+    assert not hosts.finish_start(0)
+    assert hosts.live() == LiveHosts(up=0, pending=1, restarted=0)
+    hosts.wait_for_any()
+    hosts.replace(*hosts.up())
+    assert hosts.live() == LiveHosts(up=0, pending=1, restarted=1)
+    hosts.stop()
 
 
 @pytest.mark.slow

@@ -12,7 +12,9 @@ import pytest
 
 from raybcgd import run
 from raybcgd.config import load_config
+from tests.cluster.shipped import objects
 from tests.conftest import ONE_BY_ONE, small
+from tests.dashboards.server import until
 from tests.ray.heads import BIN, ROOT, Head, head
 
 pytestmark = pytest.mark.ray
@@ -33,11 +35,20 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def jobs(cluster: Head) -> list[dict[str, Any]]:
-    """Return the cluster's jobs. Ray's own client would not work here: it reads the authentication mode only once."""
-    request = urllib.request.Request(f"{cluster.dashboard}/api/jobs/", headers={"Authorization": f"Bearer {TOKEN}"})
+def ask(cluster: Head, path: str, **body: Any) -> Any:
+    """Ask the job API. Ray's own client would not work here: it reads the authentication mode only once."""
+    request = urllib.request.Request(
+        f"{cluster.dashboard}/api/jobs/{path}",
+        json.dumps(body).encode() if body else None,
+        headers={"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"},
+    )
     with urllib.request.urlopen(request, timeout=30) as response:
-        found: list[dict[str, Any]] = json.load(response)
+        return json.load(response)
+
+
+def jobs(cluster: Head) -> list[dict[str, Any]]:
+    """Return the cluster's jobs."""
+    found: list[dict[str, Any]] = ask(cluster, "")
     return found
 
 
@@ -112,6 +123,31 @@ def test_an_error_found_only_on_the_cluster_fails_the_job_with_one_line(cluster:
     (name,) = [line.removeprefix("job: ") for line in done.stdout.splitlines() if line.startswith("job: ")]
     (job,) = [job for job in jobs(cluster) if job["submission_id"] == name]
     assert (job["status"], job["driver_exit_code"]) == ("FAILED", 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "status", "message"),
+    [
+        (["data.source=fashion_mnist", "data.root=/nowhere"], "STOPPED", "error: data.root: no such folder: /nowhere"),
+        (["algorithm.lr=1e30"], "FAILED", "error: round 1 diverged"),
+    ],
+    ids=["config error", "failed run"],
+)
+def test_kuberay_retries_a_failed_run_but_no_config_error(
+    cluster: Head, config: Path, tmp_path: Path, settings: list[str], status: str, message: str
+) -> None:
+    """KubeRay retries a RayJob whose Ray job is FAILED. One whose Ray job is STOPPED is complete."""
+    entrypoint = objects("no-gpu")["RayJob/raybcgd-first"]["spec"]["entrypoint"]
+    for shipped, here in (("/etc/raybcgd/config.toml", str(config)), ("/shared/runs/first", str(tmp_path / "out"))):
+        assert shipped in entrypoint
+        entrypoint = entrypoint.replace(shipped, here)
+    config.write_text(config.read_text().replace("count = 1\n", ""))  # the entrypoint sets hosts.max_count
+    more = " ".join(f"--set {setting}" for setting in settings)
+    job = ask(cluster, "", entrypoint=f"cd {ROOT} && exec {entrypoint} {more}")["submission_id"]
+    until(lambda: ask(cluster, job)["status"] in ("STOPPED", "FAILED", "SUCCEEDED"), 90)
+    log = ask(cluster, f"{job}/logs")["logs"]
+    assert message in log
+    assert ask(cluster, job)["status"] == status, log
 
 
 def test_a_misspelled_setting_is_refused_before_anything_is_sent(cluster: Head, config: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,12 @@ def cluster(clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Ite
     yield clusters.get({"num_cpus": 2, "num_gpus": 1})
     clusters.stop()
     del os.environ["MARK_OF_DEATH"]
+
+
+@pytest.fixture
+def port_in_use() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        yield taken.getsockname()[1]
 
 
 def sweep(config: Config, folder: Path, *arguments: str) -> Result:
@@ -84,7 +91,8 @@ def test_a_sweep_uses_logical_gpus_only_if_a_run_does(cluster: Cluster, tmp_path
 
 
 @pytest.mark.ray
-def test_a_grid_runs_every_point_and_writes_the_best_config(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_grid_runs_every_point_and_writes_the_best_config(cluster: Cluster, tmp_path: Path, port_in_use: int) -> None:
+    """All points want the same port for their metrics, which is in use."""
     config = small(
         engine="ray",
         rounds=2,
@@ -92,6 +100,7 @@ def test_a_grid_runs_every_point_and_writes_the_best_config(cluster: Cluster, tm
         algorithm={"name": "fedbcgd", "lr": 0.05},
         compare={"target": 0.2},
         hosts={"device": "cpu"},
+        metrics={"port": port_in_use},
     )
     (tmp_path / "base.toml").write_text(config.to_toml())
     grid = ["--grid", "algorithm.lr=0.05,1e30", "--grid", "algorithm.momentum=0.0,0.5"]
