@@ -19,6 +19,7 @@ from raybcgd.data.images import Encoded, EncodedSplit, decode_dataset
 from raybcgd.data.settings import DataConfig
 from raybcgd.data.tabular import (
     feature_columns,
+    is_index,
     is_number,
     joined,
     note_client_ids,
@@ -110,6 +111,8 @@ def _table(paths: list[Path], config: DataConfig, columns: Sequence[str] | None)
         targets.append(_targets(table.column(label), label, path, config))
         inputs.append(read_features(table.select(columns), path))
     assert columns is not None
+    if not any(map(len, targets)):
+        raise ConfigError(f"data.root: {paths[0]} has no rows; add at least one sample")
     return joined(inputs, columns), np.concatenate(targets), Columns(label, tuple(columns))
 
 
@@ -117,13 +120,15 @@ def _label_column(path: Path, schema: Any, config: DataConfig) -> str:
     """Return the column of the targets: integers, or any numbers for regression."""
     regression = config.task == "regression"
     fits = is_number if regression else pa.types.is_integer
-    fitting = [field.name for field in schema if fits(field.type) and field.name != config.client_column]
+    fitting = [field.name for field in schema if fits(field.type) and not is_index(field.name)]
+    fitting = [name for name in fitting if name != config.client_column]
     unfit = config.label_column is None and any(name in schema.names for name in LABEL_COLUMNS)
     if not fitting or (unfit and not any(name in fitting for name in LABEL_COLUMNS)):
         kind = "numbers to use as targets" if regression else "integers to use as labels"
         fix = "add them" if regression else 'write the labels as integers 0, 1, …, or set data.task = "regression"'
         raise ConfigError(
-            f"data.label_column: found no {kind} in {path}, which has {_listed(schema)}; {fix}, or name their column"
+            f"data.label_column: found no {kind} in {path}, which has {_listed(schema, LABEL_COLUMNS)}; {fix}, or name "
+            "their column"
         )
     content = "numbers" if regression else "integers"
     if config.label_column in schema.names and not fits(kind := schema.field(config.label_column).type):
@@ -172,8 +177,10 @@ def _split(paths: list[Path], config: DataConfig) -> tuple[EncodedSplit, int | N
     return EncodedSplit(chain.from_iterable(images), targets), declared, columns
 
 
-def _listed(schema: Any) -> str:
-    columns = ", ".join(f"{field.name} ({field.type})" for field in schema)
+def _listed(schema: Any, first: Sequence[str] = ()) -> str:
+    """Return the columns and their types, as many as fit on a line, those in `first` before the others."""
+    fields = sorted(schema, key=lambda field: field.name not in first)
+    columns = ", ".join(f"{field.name} ({field.type})" for field in fields)
     return columns if len(columns) < 200 else f"{columns[:200]}…"
 
 

@@ -1,6 +1,7 @@
 """Parquet files without images: columns of numbers, or one column of lists, such as token sequences."""
 
 import logging
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,14 @@ CLIENT_IDS = (
     "hospital",
     "hospital_id",
 )
+_INDEX = re.compile(r"__index_level_\d+__")
+"""The column in which pandas stores the row numbers of a filtered or shuffled table. They can give away the labels."""
 log = logging.getLogger(__name__)
 
 
 def numeric_columns(schema: Any, others: Sequence[str | None]) -> list[str]:
-    """Return the first column of lists, or all columns of numbers if there is none. Skip `others`."""
-    fields = [field for field in schema if field.name not in others]
+    """Return the first column of lists, or all columns of numbers if there is none. Skip `others` and pandas' index."""
+    fields = [field for field in schema if field.name not in others and not is_index(field.name)]
     lists = [field.name for field in fields if _is_list(field.type)]
     return lists[:1] or [field.name for field in fields if is_number(field.type)]
 
@@ -65,6 +68,11 @@ def note_client_ids(columns: Sequence[str]) -> None:
                 "data.feature_columns to leave it out",
                 name,
             )
+
+
+def is_index(name: str) -> bool:
+    """Return whether a column is the index of a pandas table, which is neither a feature nor a target."""
+    return _INDEX.fullmatch(name) is not None
 
 
 def is_number(kind: Any) -> bool:

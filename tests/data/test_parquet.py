@@ -93,7 +93,7 @@ def test_ambiguous_or_missing_columns_name_the_setting(
         write_parquet(tmp_path / "two" / f"{split}-0.parquet", images, [0, 1], label="a", b=[0, 1])
         write_parquet(tmp_path / "none" / f"{split}-0.parquet", images, ["cat", "dog"])
     refuse(tmp_path / "two", r"data\.label_column is not set; use one of a, b, which have integers")
-    refuse(tmp_path / "none", r"data\.label_column: found no integers to use as labels in .*, which has image")
+    refuse(tmp_path / "none", r"data\.label_column: found no integers to use as labels in .*, which has label")
 
 
 def test_class_names_in_the_file_set_the_number_of_classes(parquet_folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Parquet files without images: tables of numbers, vectors and token sequences."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,31 @@ def test_columns_of_numbers_are_features_normalised_one_by_one(tmp_path: Path) -
     assert torch.allclose(inputs.std(0, correction=0), torch.tensor([1.0, 1.0, 1.0, 0.0]), atol=1e-4)
 
 
+def test_the_index_of_a_pandas_table_is_neither_a_feature_nor_a_label(tmp_path: Path) -> None:
+    index = {"__index_level_0__": np.arange(ROWS)}
+    data = read(folder(tmp_path / "table", TABLE | index))
+    assert data.columns is not None
+    assert data.columns.inputs == ("age", "income", "member", "constant")
+    unlabelled = {"income": INCOME, "label": AGE / 2} | index
+    with pytest.raises(ConfigError, match="found no integers to use as labels"):
+        read(folder(tmp_path / "unlabelled", unlabelled))
+
+
+def test_a_table_without_rows_gives_one_line(tmp_path: Path) -> None:
+    empty = {name: values[:0] for name, values in TABLE.items()}
+    path = folder(tmp_path, empty, TABLE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ConfigError, match=r"data\.root: .*train-0\.parquet has no rows"):
+            read(path)
+
+
+def test_the_error_about_labels_shows_their_column_first(tmp_path: Path) -> None:
+    many = {f"feature_{k}": INCOME for k in range(30)} | {"label": AGE / 2}
+    with pytest.raises(ConfigError, match=r"which has label \(double\), feature_0"):
+        read(folder(tmp_path, many))
+
+
 def test_chosen_columns_are_read_in_the_given_order(tmp_path: Path) -> None:
     data = read(folder(tmp_path, TABLE), feature_columns=("income", "age"))
     assert np.allclose(data.train.inputs[:, 0], INCOME)
@@ -96,7 +122,7 @@ def test_a_column_that_is_missing_in_the_test_data_gives_one_line(tmp_path: Path
 @pytest.mark.parametrize(
     ("columns", "settings", "message"),
     [
-        ({"age": AGE, "label": ["a"] * ROWS}, {}, "found no integers to use as labels in .*, which has age"),
+        ({"age": AGE, "label": ["a"] * ROWS}, {}, "found no integers to use as labels in .*, which has label"),
         (
             {**TABLE, "city": ["x"] * ROWS},
             {"feature_columns": ("city",)},
