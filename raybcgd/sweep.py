@@ -102,7 +102,8 @@ def sweep(
         shown = stack.enter_context(showing_points(display, folders, [*map(expected_rounds, problems)]))
 
         def observed(point: Point) -> None:
-            shown.end(point.number, f"{point.label}: {point.error or f'validation {_quality(point)}'}")
+            line = f"{point.label}: {point.error or f'validation {_quality(point)}'}"
+            shown.end(point.number, line, failed=point.error is not None)
             if observe is not None:
                 observe(point)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from raybcgd.compare.comparison import variant_configs
+from raybcgd.compare.variants import variant_configs
 from raybcgd.config import Config, make_config
 from raybcgd.config.files import assign, read_tables
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from raybcgd.client.device import CPU, accelerator, deterministic
 from raybcgd.client.host import ClientHost, one_thread
-from raybcgd.engine.session import FIRST_ROUND, Announcer, Session, ignore, resuming
+from raybcgd.engine.session import Announcer, Session, ignore, resuming, training
 from raybcgd.errors import RunError, named_line
 from raybcgd.messages import HostLoad, HostLost, Piece, Score
 from raybcgd.problem import Data, Problem
@@ -40,7 +40,7 @@ class LocalSession:
     def records(self, announce: Announcer = ignore) -> Iterator[RoundRecord]:
         if self._loop.rounds_done:
             announce(resuming(self._loop.rounds_done))
-        announce(FIRST_ROUND)
+        announce(training(self._loop.rounds_done))
         return self._loop.run(self._pool)
 
     def models(self) -> list[np.ndarray]:

@@ -22,8 +22,9 @@ def ignore(step: str, detail: str = "") -> None:
     """Announce nothing."""
 
 
-FIRST_ROUND = "training the first rounds"
-"""The last step before the first record."""
+def training(rounds_before: int) -> str:
+    """Return the name of the last step before the first record."""
+    return f"training the {'next' if rounds_before else 'first'} rounds"
 
 
 def resuming(rounds: int) -> str:

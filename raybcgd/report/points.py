@@ -22,33 +22,38 @@ class Points:
     """The rounds of all points, counted in the logs of their runs. Runs on other nodes count when they end."""
 
     def __init__(self, display: Display, folders: Sequence[Path], rounds: Sequence[int]) -> None:
-        self._display, self._folders, self._rounds = display, folders, rounds
+        self._display, self._folders, self._rounds = display, folders, list(rounds)
+        """Rounds that each point is expected to run, or has run if it has ended."""
         self._ended: set[int] = set()
         self.screen, self._started = Screen(display.console), monotonic()
         self._bar = self.screen.add("sweep", sum(rounds))
-        self._not_run = sum(map(self._done, range(len(rounds))))
-        """Rounds that count as done, but took no time: those before a resume, and those after an early end."""
+        self._before = sum(map(self._done, range(len(rounds))))
+        """Rounds before a resume, which took no time."""
 
-    def end(self, number: int, line: str) -> None:
+    def end(self, number: int, line: str, failed: bool = False) -> None:
         """Mark a point as ended, and print a line about it."""
-        if logged := self._done(number):  # 0: the run is on another node
-            self._not_run += self._rounds[number] - logged
+        if (logged := self._done(number)) or failed:  # otherwise the run is on another node
+            self._rounds[number] = logged
         self._ended.add(number)
         self.update()
-        done = f"{self._bar.texts['stage']}{f', {self.left}' if self.left else ''}"
-        print_text(self._display.console, f"{line}  ({done})")
+        done = f"{len(self._ended)} of {len(self._rounds)} points done"
+        print_text(self._display.console, f"{line}  ({done}{f', {self.left}' if self.left else ''})")
 
     @property
     def left(self) -> str:
         """The time left, if it is known."""
-        return self._bar.texts.get("left", "")
+        return "" if len(self._ended) == len(self._rounds) else self._bar.texts.get("left", "")
 
     def update(self) -> None:
         """Count the rounds again."""
         done = [self._done(number) for number in range(len(self._rounds))]
-        self._bar.done, rounds = sum(done), sum(self._rounds)
+        self._bar.done, self._bar.rounds = sum(done), sum(self._rounds)
+        if len(self._ended) == len(done):
+            self._bar.end(f"{len(done)} points done")
+            self.screen.changed()
+            return
         self._bar.texts["stage"] = f"{len(self._ended)} of {len(done)} points done"
-        ran, remaining = sum(done) - self._not_run, rounds - sum(done)
+        ran, remaining = sum(done) - self._before, sum(self._rounds) - sum(done)
         seconds = (monotonic() - self._started) / max(1, ran)
         enough = ran >= min(_ENOUGH_ROUNDS, *self._rounds)
         self._bar.texts["left"] = f"{duration(seconds * remaining)} left" if enough and remaining else ""

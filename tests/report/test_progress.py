@@ -164,6 +164,11 @@ def test_python_shows_progress_unless_told_otherwise(out: Path, capsys: pytest.C
     lines = [line for line in shown.err.splitlines() if " took " not in line]  # after more than a second
     assert lines[:2] == ["FedBCGD+: reading the data …", "FedBCGD+: training the first rounds …"]
     assert [line.split("  ")[0] for line in lines[-2:]] == ["FedBCGD+: round 1/2", "FedBCGD+: round 2/2"]
+    run(small(rounds=3), out=out, resume=True)
+    resumed = capsys.readouterr().err
+    assert "resuming from round 2 …" in resumed
+    assert "training the next rounds …" in resumed
+    assert "first rounds" not in resumed
     run(small(rounds=1), out=out.with_name("quiet"), progress=False)
     assert capsys.readouterr().err == ""
 

@@ -92,6 +92,20 @@ def test_the_time_left_counts_only_rounds_of_this_process(tmp_path: Path, monkey
     assert points.left == "8 s left"
 
 
+def test_the_bar_counts_the_rounds_that_ran_and_stops_at_the_end(tmp_path: Path) -> None:
+    folders = [tmp_path / f"{number:03d}" for number in range(2)]
+    for folder in folders:
+        folder.mkdir()
+    RunFolder(folders[0]).rounds.write_text("{}\n" * 10)
+    points = Points(Display(), folders, [10, 10])
+    (bar,) = points.screen.bars
+    points.end(0, "")
+    assert (bar.done, bar.rounds, bar.texts["stage"]) == (10, 20, "1 of 2 points done")
+    points.end(1, "", failed=True)  # in its first round
+    assert bar.plain(80).endswith("10/10  2 points done"), bar.plain(80)
+    assert "stage" not in bar.texts, "a stage shows a spinner"
+
+
 @pytest.mark.parametrize("key", ["data.validation_share", "data.evaluate_on"])
 def test_points_on_different_samples_are_refused(key: str, tmp_path: Path) -> None:
     from raybcgd.sweep import sweep

@@ -24,7 +24,7 @@ from raybcgd.engine.ray.object_store import put_once
 from raybcgd.engine.ray.own import RayDied, dead, get, restart, wait
 from raybcgd.engine.ray.pool import RayPool
 from raybcgd.engine.ray.status import publishing, read
-from raybcgd.engine.session import FIRST_ROUND, Announcer, Session, ignore, resuming
+from raybcgd.engine.session import Announcer, Session, ignore, resuming, training
 from raybcgd.errors import RunError, last_line
 from raybcgd.problem import Data, Problem
 from raybcgd.record.metrics import withdraw
@@ -74,7 +74,7 @@ class RaySession:
                 if done:
                     announce(resuming(done))
                 announce("starting the hosts")
-                for records in self._batches(announce):
+                for records in self._batches(done, announce):
                     if records[-1].round > last_round:
                         last_round, deaths = records[-1].round, 0
                     yield from records
@@ -119,8 +119,8 @@ class RaySession:
         done: int = get(self._coordinator.start.remote())
         return done
 
-    def _batches(self, announce: Announcer) -> Iterator[list[RoundRecord]]:
-        """Run the rounds and yield their records as they arrive. Announce what a long wait is for."""
+    def _batches(self, done: int, announce: Announcer) -> Iterator[list[RoundRecord]]:
+        """Run the rounds after the first `done` and yield their records. Announce what a long wait is for."""
         results = self._coordinator.run.remote()
         announced = None
         while True:
@@ -128,7 +128,7 @@ class RaySession:
                 started, status = self._results is not None, read(self._name)
                 if status is not None and status != announced and not (started and status.up):
                     waiting = "waiting for hosts" if started else "starting the hosts"
-                    announce(FIRST_ROUND if status.up else waiting, status.text)
+                    announce(training(done) if status.up else waiting, status.text)
                     announced = status
                 continue
             ref = next(results, None)
