@@ -31,6 +31,8 @@ class Run:
     @classmethod
     def open(cls, folder: str | Path) -> "Run":
         """Open the folder of a run with at least one round."""
+        if not Path(folder).is_dir():
+            raise ConfigError(f"{folder}: no such folder; pass the folder of a run")
         if not RunFolder(Path(folder)).config.exists():
             raise ConfigError(f"{folder} holds no run (no config.toml); use Run.open_all for a comparison or a sweep")
         return cls(read_runs([Path(folder)])[0])

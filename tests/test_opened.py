@@ -10,6 +10,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from raybcgd import ConfigError, RoundRecord, Run, figures, run
+from raybcgd.algorithms import FedAvg, FedProx
 from raybcgd.analysis.analyst import analyse_run
 from raybcgd.cli import app
 from raybcgd.compare import compare
@@ -128,3 +129,20 @@ def test_export_writes_all_rounds_of_a_comparison(out: Path, tmp_path: Path) -> 
     done = CliRunner().invoke(app, ["export", str(out / "fedavg"), "--csv", str(csv)])
     assert "(2 rows of 1 run)\n" in done.output
     assert CliRunner().invoke(app, ["export", str(out)]).exit_code == 2
+
+
+def test_export_tells_validation_from_test_data_and_names_failed_runs(out: Path, tmp_path: Path) -> None:
+    held_out = small(rounds=1, data={"evaluate_on": "validation", "validation_share": 0.2})
+    run(held_out, out=tmp_path / "validation", progress=False)
+    diverging = [FedAvg(lr=0.1), FedProx(lr=1e30)]
+    compare(small(rounds=1), algorithms=diverging, out=out)
+    csv = tmp_path / "rounds.csv"
+    done = CliRunner().invoke(app, ["export", str(out), str(tmp_path / "validation"), "--csv", str(csv)])
+    assert done.exit_code == 0, done.output
+    assert list(pandas.read_csv(csv)["evaluated_on"]) == ["test", "validation"]
+    assert "left out, because they failed before their first round: FedProx\n" in done.output
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nothing-here: no such folder"):
+        Run.open(tmp_path / "nothing-here")

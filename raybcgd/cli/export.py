@@ -15,16 +15,21 @@ def export(
     csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write a CSV file.")] = None,
     parquet: Annotated[Path | None, typer.Option("--parquet", metavar="FILE", help="Write a Parquet file.")] = None,
 ) -> None:
-    """Write the rounds of runs to one table: a row per run and round, with the run's label, method and seed."""
+    """Write the rounds of runs to one table: a row per run and round, with the run's label, method and seed.
+
+    The column `evaluated_on` says whether accuracy and loss are those of test or validation data.
+    """
     import pandas  # slow to import
 
     from raybcgd.opened import Run
+    from raybcgd.report.failures import failed_runs
 
     if csv is None and parquet is None:
         raise ConfigError("nothing to write; add --csv FILE or --parquet FILE")
-    frames = []
-    for run in Run.open_all(*folders):
+    runs, frames = Run.open_all(*folders), []
+    for run in runs:
         frame, settings = run.frame(), run.settings
+        frame.insert(0, "evaluated_on", settings.get("data", {}).get("evaluate_on", "test"))
         frame.insert(0, "seed", settings.get("seed", 0))
         frame.insert(0, "method", settings.get("algorithm", {}).get("name"))
         frame.insert(0, "run", run.label)
@@ -38,5 +43,8 @@ def export(
         except OSError as error:
             reason = error.strerror or first_line(error)  # some of pandas' errors have no errno
             raise ConfigError(f"cannot write {path} ({reason}); choose another file") from None
-        runs = "1 run" if len(frames) == 1 else f"{len(frames)} runs"
-        print_line(f"written: {path} ({len(table):,} row{'s' * (len(table) != 1)} of {runs})")
+        count = "1 run" if len(frames) == 1 else f"{len(frames)} runs"
+        print_line(f"written: {path} ({len(table):,} row{'s' * (len(table) != 1)} of {count})")
+    written = {run.folder for run in runs}
+    if missing := [run.label for run in failed_runs(folders) if run.folder not in written]:
+        print_line(f"left out, because they failed before their first round: {', '.join(missing)}")

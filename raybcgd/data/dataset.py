@@ -226,8 +226,9 @@ def _problem(split: Split, classes: int) -> str:
     """Return what is wrong with a split and how to fix it, or an empty string."""
     inputs, targets = split.inputs, split.targets
     if targets.ndim != 1 or len(inputs) != len(targets):
-        one_hot = ", for example with `targets.argmax(1)`" if targets.ndim == 2 else ""
-        return f"{len(inputs)} inputs but targets of shape {targets.shape}; give one label per sample{one_hot}"
+        fix = "squeeze(1)" if targets.shape[1:] == (1,) else "argmax(1)"  # a column, or one-hot rows
+        example = f", for example with `targets.{fix}`" if targets.ndim == 2 else ""
+        return f"{len(inputs)} inputs but targets of shape {targets.shape}; give one label per sample{example}"
     if len(targets) == 0:
         return "it is empty; add at least one sample"
     if inputs.dtype not in (np.uint8, np.int64, np.float16, np.float32, np.float64):

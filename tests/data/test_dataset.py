@@ -84,6 +84,8 @@ def test_a_constant_channel_does_not_divide_by_zero() -> None:
     ("changes", "message"),
     [
         ({"train_targets": np.arange(11) % 3}, r"data\.train .* 12 inputs but targets of shape \(11,\)"),
+        ({"train_targets": np.ones((12, 1), int)}, r"targets of shape \(12, 1\).*`targets\.squeeze\(1\)`"),
+        ({"train_targets": np.eye(12, dtype=int)}, r"targets of shape \(12, 12\).*`targets\.argmax\(1\)`"),
         ({"train_targets": np.arange(12) - 1}, r"data\.train .* labels run from -1"),
         (
             {"test_targets": np.full(6, 3)},
