@@ -67,7 +67,7 @@ def run(
     if not isinstance(config, Config):
         raise ConfigError(f"config is {type(config).__name__}; pass a Config, or load_config(path)")
     with as_display(progress).run(label or title(type(config.algorithm))) as watcher:
-        watcher.announce("reading the data" if dataset is None else "partitioning the data")
+        watcher.announce("preparing the data and the model")
         problem, data = prepare(config, module, dataset, partition)
         config = problem.config
         watcher.expect(expected_rounds(problem))

@@ -23,6 +23,7 @@ from raybcgd.data.tabular import (
     is_number,
     joined,
     note_client_ids,
+    note_unused,
     numeric_columns,
     read_features,
     tabular_dataset,
@@ -49,6 +50,7 @@ def load_parquet(root: Path, config: DataConfig, name: str) -> Dataset:
         dataset = tabular_dataset(name, (inputs, targets), (test_inputs, test_targets), config.classes)
         if config.feature_columns is None:
             note_client_ids(columns.inputs)
+            note_unused(pq.ParquetFile(files[0][0]).schema_arrow, columns, config.client_column)
     clients = None if config.client_column is None else _clients(files[0], config.client_column)
     return replace(dataset, columns=columns, clients=clients)
 
@@ -125,7 +127,9 @@ def _label_column(path: Path, schema: Any, config: DataConfig) -> str:
     unfit = config.label_column is None and any(name in schema.names for name in LABEL_COLUMNS)
     if not fitting or (unfit and not any(name in fitting for name in LABEL_COLUMNS)):
         kind = "numbers to use as targets" if regression else "integers to use as labels"
-        fix = "add them" if regression else 'write the labels as integers 0, 1, …, or set data.task = "regression"'
+        floats = any(is_number(field.type) for field in schema if field.name in LABEL_COLUMNS)
+        task = ', or set data.task = "regression"' if floats else ""
+        fix = "add them" if regression else f"write the labels as integers 0, 1, …{task}"
         raise ConfigError(
             f"data.label_column: found no {kind} in {path}, which has {_listed(schema, LABEL_COLUMNS)}; {fix}, or name "
             "their column"

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raybcgd.data.dataset import Dataset
+from raybcgd.data.dataset import Columns, Dataset
 from raybcgd.errors import ConfigError
 
 Inputs = npt.NDArray[Any]
@@ -68,6 +68,15 @@ def note_client_ids(columns: Sequence[str]) -> None:
                 "data.feature_columns to leave it out",
                 name,
             )
+
+
+def note_unused(schema: Any, columns: Columns, client_column: str | None) -> None:
+    """Log a note if the detected features leave columns out, such as strings. Pandas' index needs no note."""
+    used = {*columns.inputs, columns.label, client_column}
+    unused = [f"{field.name} ({field.type})" for field in schema if field.name not in used and not is_index(field.name)]
+    if unused:
+        more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
+        log.warning("note: columns that are not used as features: %s%s", ", ".join(unused[:3]), more)
 
 
 def is_index(name: str) -> bool:

@@ -59,6 +59,12 @@ def keeps(records: Sequence[RoundRecord], target: float) -> RoundRecord | None:
     return found
 
 
+def typical_seconds(records: Sequence[RoundRecord]) -> float | None:
+    """Return the median time per round, without the first round, unless it is the only one."""
+    seconds = [record.timing.seconds for record in records]
+    return float(np.median(seconds[1:] or seconds)) if seconds else None
+
+
 def read_summary(path: Path) -> dict[str, Any]:
     """Return the content of a `summary.json`. Raise an error if it is damaged."""
     try:
@@ -95,7 +101,7 @@ def summarise(records: Sequence[RoundRecord], models: Sequence[np.ndarray], tota
         "simulated_seconds": sum(simulated) if simulated else None,
         "seconds": sum(record.timing.seconds for record in records),
         "total_seconds": total_seconds,
-        "round_seconds_median": float(np.median([r.timing.seconds for r in records])) if records else None,
+        "round_seconds_median": typical_seconds(records),
         "sha256": digest.hexdigest(),
     }
 

@@ -193,8 +193,14 @@ def folders_in(path: Path) -> list[Path]:
 def run_folders(path: Path) -> list[Path]:
     """Return the run folders in `path`, in the order of the comparison."""
     found = folders_in(path)
+    nested = [] if path in found else sorted({file.parents[1] for file in path.glob("*/*/config.toml")} - set(found))
+    inside = ", ".join(map(str, nested[:3])) + (f" and {len(nested) - 3} more" if len(nested) > 3 else "")
     if not found:
-        raise ConfigError(f"{path} contains no run (no config.toml); pass the folder of a run or of a comparison")
+        problem = "contains no run (no config.toml)" if path.is_dir() else "is a file" if path.exists() else ""
+        fix = f"pass the folders inside it: {inside}" if nested else "pass the folder of a run or of a comparison"
+        raise ConfigError(f"{path} {problem}; {fix}" if problem else f"{path}: no such folder; {fix}")
+    if nested:
+        log.warning("note: comparisons and sweeps inside %s are left out; pass their folders: %s", path, inside)
     # A run that failed in its first round has nothing to show.
     found = [folder for folder in found if has_rounds(folder)] or found
     order = [path / slug(name) for name in _methods(path)]

@@ -36,7 +36,7 @@ _DROPPED_FIRST = ("s/round", "best", "d/round", "d total")
 _SHORTEST_NAME = 10
 """Minimum width of the column of methods, however narrow the terminal is."""
 UNIT = "d is the model size; columns in d show the mean upload per client."
-MEDIAN = "Time per round is the median, which one-off costs such as imports in the first round hardly affect."
+MEDIAN = "Time per round is the median without the first round, which has one-off costs such as imports."
 
 
 def comparison_table(lines: Sequence[Standing], target: float, width: int = 120) -> Table:

@@ -61,6 +61,20 @@ def test_the_index_of_a_pandas_table_is_neither_a_feature_nor_a_label(tmp_path: 
         read(folder(tmp_path / "unlabelled", unlabelled))
 
 
+def test_columns_that_are_not_used_give_a_note(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    read(folder(tmp_path / "a", TABLE | {"city": ["Bern"] * ROWS, "__index_level_0__": np.arange(ROWS)}))
+    assert "note: columns that are not used as features: city (string)" in caplog.text
+    assert "index" not in caplog.text
+    caplog.clear()
+    read(folder(tmp_path / "b", TABLE))
+    assert caplog.text == ""
+
+
+def test_string_labels_are_no_reason_to_suggest_a_regression(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="write the labels as integers 0, 1, …, or name their column"):
+        read(folder(tmp_path, {"income": INCOME, "label": ["yes"] * ROWS}))
+
+
 def test_a_table_without_rows_gives_one_line(tmp_path: Path) -> None:
     empty = {name: values[:0] for name, values in TABLE.items()}
     path = folder(tmp_path, empty, TABLE)

@@ -162,7 +162,7 @@ def test_python_shows_progress_unless_told_otherwise(out: Path, capsys: pytest.C
     shown = capsys.readouterr()
     assert shown.out == ""
     lines = [line for line in shown.err.splitlines() if " took " not in line]  # after more than a second
-    assert lines[:2] == ["FedBCGD+: reading the data …", "FedBCGD+: training the first rounds …"]
+    assert lines[:2] == ["FedBCGD+: preparing the data and the model …", "FedBCGD+: training the first rounds …"]
     assert [line.split("  ")[0] for line in lines[-2:]] == ["FedBCGD+: round 1/2", "FedBCGD+: round 2/2"]
     run(small(rounds=3), out=out, resume=True)
     resumed = capsys.readouterr().err

@@ -12,7 +12,9 @@ from PIL import Image
 
 from raybcgd.compare.comparison import compare
 from raybcgd.config import Config
-from raybcgd.record.rounds import Dropped, RoundLog
+from raybcgd.errors import ConfigError
+from raybcgd.record.rounds import Dropped, RoundLog, Timing
+from raybcgd.record.summary import typical_seconds
 from raybcgd.report.html_tables import failure_table, summary_table
 from raybcgd.report.page import write_report
 from raybcgd.report.runs import methods_of, read_runs
@@ -248,7 +250,7 @@ def test_the_same_runs_give_the_same_page(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nowhere"], "nowhere contains no run"),
+        (["nowhere"], "nowhere: no such folder"),
         (["{folder}", "--target", "90"], "--target 90 is not an accuracy"),
         (["{folder}", "--out", "/proc/none/x.html"], "choose another --out"),
     ],
@@ -258,3 +260,23 @@ def test_an_error_is_one_line(arguments: list[str], words: str, folder: Path) ->
     assert result.exit_code == 2
     assert words in result.output
     assert len(result.output.strip().splitlines()) == 1
+
+
+def test_comparisons_inside_a_folder_are_named_instead_of_silently_left_out(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(folder, tmp_path / "runs" / "comparison")
+    with pytest.raises(ConfigError, match=f"pass the folders inside it: {tmp_path}/runs/comparison$"):
+        read_runs([tmp_path / "runs"])
+    shutil.copytree(folder / "fedavg", tmp_path / "runs" / "single")
+    assert len(read_runs([tmp_path / "runs"])) == 1
+    assert f"note: comparisons and sweeps inside {tmp_path}/runs are left out" in caplog.text
+
+
+def test_the_time_per_round_leaves_out_the_first_round(folder: Path) -> None:
+    (run,) = read_runs([folder / "fedavg"])
+    record = run.records[0]
+    slow, fast = (record.model_copy(update={"timing": Timing(seconds=s, stage_seconds={})}) for s in (9.0, 0.5))
+    assert typical_seconds([slow, fast]) == 0.5
+    assert typical_seconds([slow]) == 9.0
+    assert typical_seconds([]) is None

@@ -99,7 +99,7 @@ RUNS = {
     ),
     "report on nothing": Case(
         ("report", "{tmp}/none"),
-        "{tmp}/none contains no run (no config.toml) … pass the folder of a run or of a comparison",
+        "{tmp}/none: no such folder; pass the folder of a run or of a comparison",
     ),
     "report on an empty folder": Case(
         ("report", "{tmp}/empty"),
@@ -107,7 +107,7 @@ RUNS = {
         prepare=make_folder("empty"),
     ),
     "report on a file": Case(
-        ("report", "{config}"), "{tmp}/config.toml contains no run (no … pass the folder of a run or of a comparison"
+        ("report", "{config}"), "{tmp}/config.toml is a file; pass the folder of a run or of a comparison"
     ),
     "report without rounds": report(
         write("run/rounds.jsonl", ""),
