@@ -1,7 +1,7 @@
 """The figures of a report, which compare all runs. A function returns None if there is nothing to show."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -12,6 +12,7 @@ from raybcgd.record.rounds import RoundRecord, block_name
 from raybcgd.report.heat_map import label_map
 from raybcgd.report.runs import Method, Run
 from raybcgd.report.style import (
+    BAND_ALPHA,
     HATCHES,
     STAGES,
     NewFigure,
@@ -132,12 +133,28 @@ def stages(new: NewFigure, methods: Sequence[Method]) -> Any | None:
     bars.set_xlabel("seconds per round")
     bars.grid(axis="y", visible=False)
     for method in methods:
-        for run in method.runs:
-            times.plot([seconds - run.elapsed[0] for seconds in run.elapsed], run.rounds, **styles[method.label])
+        _draw_times(times, method, styles[method.label])
     times.set(xlabel="seconds since the end of the first round", ylabel="rounds completed")
     whole_numbers(times.yaxis)
     _legend(figure, bars)
     return figure
+
+
+def _draw_times(axes: Any, method: Method, style: Mapping[str, str]) -> None:
+    """Plot rounds against the mean time over the seeds. The band of one standard deviation is horizontal.
+
+    It does not extend to the left of the fastest run, so that no time is negative.
+    """
+    runs = [run for run in method.runs if len(run.records) > 1]
+    rounds = min((run.rounds for run in runs), key=len)
+    times = np.array([run.elapsed[: len(rounds)] for run in runs])
+    times -= times[:, :1]
+    mean = times.mean(axis=0)
+    axes.plot(mean, rounds, **style)
+    if len(runs) > 1:
+        deviation = times.std(axis=0, ddof=1)
+        fastest = np.maximum(mean - deviation, times.min(axis=0))
+        axes.fill_betweenx(rounds, fastest, mean + deviation, color=style["color"], alpha=BAND_ALPHA, linewidth=0)
 
 
 def by_block(

@@ -48,6 +48,24 @@ def test_a_heat_map_does_not_stretch_rounding_errors(folder: Path) -> None:
         assert figure.axes[0].patch.get_hatch(), "what did not move is hatched, unlike any colour"
 
 
+def test_times_are_means_over_the_seeds(folder: Path) -> None:
+    """As the page says, one line per method. A run that stopped in its first round has no times."""
+    (run,) = read_runs([folder / "fedavg"])
+
+    def seed(seconds: float) -> Run:
+        timing = run.records[0].timing.model_copy(update={"seconds": seconds})
+        return replace(run, records=tuple(record.model_copy(update={"timing": timing}) for record in run.records))
+
+    short = replace(run, records=run.records[:1])
+    with drawing() as new:
+        figure = figures.stages(new, [Method("A", (seed(1.0), seed(3.0), short)), Method("B", (seed(5.0),))])
+    times = figure.axes[1]
+    assert [line.get_xdata().tolist() for line in times.lines] == [[0, 2, 4, 6, 8, 10], [0, 5, 10, 15, 20, 25]]
+    assert [list(line.get_ydata()) for line in times.lines] == [[1, 2, 3, 4, 5, 6]] * 2
+    (band,) = times.collections
+    assert band.get_paths()[0].vertices[:, 0].max() == pytest.approx(10 + 50**0.5)
+
+
 def test_times_leave_out_the_first_round(folder: Path) -> None:
     (run,) = read_runs([folder / "fedavg"])
     first = run.records[0]
