@@ -178,6 +178,16 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
     return inside[:: math.ceil(len(inside) / most)] if inside else [low, high]
 
 
+def even_ticks(low: float, high: float, most: int) -> list[float]:
+    """Return the multiples of a round number between two numbers: at most `most`, and at least half as many."""
+    size = 10.0 ** math.floor(math.log10((high - low) / most))
+    for step in (size * factor for factor in (1, 2, 2.5, 5, 10, 20)):
+        first, last = math.ceil(low / step), math.floor(high / step)
+        if last - first < most:
+            break
+    return [step * k for k in range(first, last + 1)]
+
+
 def plain_number(value: float, _: object = None) -> str:
     """Return a number with three significant digits, and one of four digits in full: 1500 instead of 1.5e+03."""
     return f"{value:.0f}" if 999.5 <= abs(value) < 10_000 else f"{value:.3g}"
