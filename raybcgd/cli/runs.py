@@ -1,5 +1,6 @@
 """`raybcgd train`, `resume`, `compare` and `sweep`."""
 
+import json
 import socket
 from pathlib import Path
 from typing import Annotated, Literal
@@ -113,7 +114,7 @@ def compare(
         ),
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option(metavar="SEED,…", help="Run every method with these seeds, such as 0,1,2.")
+        str | None, typer.Option(metavar="SEED,…", help="Run every method with these seeds: integers, such as 0,1,2.")
     ] = None,
     settings: Set = None,
     out_folder: Out = None,
@@ -127,9 +128,7 @@ def compare(
 
     A run that fails does not stop the others.
     """
-    if seeds is not None and not all(seed.strip().isdecimal() for seed in seeds.split(",")):
-        raise ConfigError(f"--seeds {seeds}: must be integers separated by commas, such as 0,1,2")
-    given = [] if seeds is None else [f"compare.seeds=[{seeds}]"]
+    given = [] if seeds is None else [f"compare.seeds={json.dumps(seeds.split(','))}"]  # the config checks them
     experiment = load_config(config, [*(settings or ()), *given])
     names = algorithms.split(",") if algorithms is not None else None
     folder = out_folder or new_folder("compare")
