@@ -48,8 +48,11 @@ def test_a_diverging_run_does_not_stop_the_others(tmp_path: Path) -> None:
     path, out = tmp_path / "small.toml", tmp_path / "run"
     path.write_text(small(compare={"variants": variants}).to_toml())
     result = CliRunner().invoke(app, ["compare", str(path), "--out", str(out)])
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 1, result.output
     assert "\nbad failed: client " in result.stdout
+    assert result.stdout.endswith(f"plot and tables: {out}/comparison.png, .md, .json\n")
+    repeat = f"repeat the command with --out {out} --resume auto to run only these"
+    assert result.stderr.splitlines()[-1] == f"error: 1 of 2 runs failed (bad); {repeat}"
     table = (out / "comparison.md").read_text()
     (row,) = (line for line in table.splitlines() if line.startswith("| bad |"))
     assert row.split(" | ")[1:-1] == ["failed", *["-"] * 11]

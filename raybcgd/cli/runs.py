@@ -23,7 +23,7 @@ from raybcgd.cli.shared import (
 from raybcgd.compare.comparison import compare as run_comparison
 from raybcgd.compare.variants import variant_configs
 from raybcgd.config import Config, load_config, load_run_config, resume_command, run_tables
-from raybcgd.errors import ConfigError
+from raybcgd.errors import ConfigError, RunError
 from raybcgd.experiment import check_objects, run
 from raybcgd.interrupts import ended
 from raybcgd.record.rounds import RoundLog
@@ -126,7 +126,7 @@ def compare(
 ) -> None:
     """Run several methods on the same data and seeds. Write a table and a plot of accuracy against upload.
 
-    A run that fails does not stop the others.
+    A run that fails does not stop the others. If any run failed, the command exits with code 1 after the last one.
     """
     given = [] if seeds is None else [f"compare.seeds={json.dumps(seeds.split(','))}"]  # the config checks them
     experiment = load_config(config, [*(settings or ()), *given])
@@ -142,6 +142,11 @@ def compare(
     for label, reason in result.failures.items():
         print_line(f"{label} failed: {reason}")
     print_line(f"plot and tables: {result.folder}/comparison.png, .md, .json")
+    if result.failures:
+        raise RunError(
+            f"{len(result.failures)} of {len(result.failures) + len(result.runs)} runs failed "
+            f"({'; '.join(result.failures)}); repeat the command with --out {folder} --resume auto to run only these"
+        )
 
 
 @exits_cleanly
