@@ -152,7 +152,7 @@ def _page(runs: Sequence[Run], target: float, drawn: Mapping[str, Any], failed: 
         progress="".join(f"<p><strong>{escape(line)}</strong></p>\n" for line in _progress(runs)),
         conditions=escape(_conditions(runs)),
         summary=summary_table(methods_of(runs), target, failed, aims),
-        settings=settings_table(runs),
+        settings=settings_table(runs, failed),
         sections="\n".join(_section(name, figure, _evaluated_on(runs)) for name, figure in drawn.items()),
         failures=failure_table(runs, failed),
     )
