@@ -143,8 +143,9 @@ def make_folder(folder: Path) -> Path:
 
 
 def slug(label: str) -> str:
-    """Convert a label to a file name."""
-    return re.sub(r"[^a-z0-9_.]+", "-", label.lower().replace("+", "_plus")).strip("-.") or "run"
+    """Convert a label to a file name. A number keeps its minus sign, so that seeds -1 and 1 have different folders."""
+    signed = re.sub(r"(^|\s)-(?=[\d.])", r"\1minus ", label.lower().replace("+", "_plus"))
+    return re.sub(r"[^a-z0-9_.]+", "-", signed).strip("-.") or "run"
 
 
 def in_job() -> bool:

@@ -302,3 +302,15 @@ def test_seeds_on_the_command_line_give_error_bands(out: Path, tmp_path: Path) -
         assert bands <= lines
     wrong = CliRunner().invoke(app, [*arguments[:4], "--seeds", "1,1"])
     assert (wrong.exit_code, "compare.seeds" in wrong.stderr) == (2, True)
+
+
+def test_seeds_on_the_command_line_are_the_integers_that_seed_allows(out: Path, tmp_path: Path) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text(small(rounds=1).to_toml())
+    command = ["compare", str(path), "--algorithms", "fedavg", "--out", str(out)]
+    result = CliRunner().invoke(app, [*command, "--seeds", "-1, 1"])
+    assert result.exit_code == 0, result.output
+    assert [(run.label, run.config.seed) for run in read_runs([out])] == [
+        ("FedAvg, seed -1", -1),
+        ("FedAvg, seed 1", 1),
+    ]

@@ -1,5 +1,6 @@
 """Comparisons that survive: names that collide, runs that fail, and Ctrl-C."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,13 @@ def test_a_diverging_run_does_not_stop_the_others(tmp_path: Path) -> None:
     path, out = tmp_path / "small.toml", tmp_path / "run"
     path.write_text(small(compare={"variants": variants}).to_toml())
     result = CliRunner().invoke(app, ["compare", str(path), "--out", str(out)])
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 1, result.output
     assert "\nbad failed: client " in result.stdout
+    assert result.stdout.endswith(f"plot and tables: {out}/comparison.png, .md, .json\n")
+    repeat = f"repeat the command with --out {out} --resume auto to run only these"
+    assert result.stderr.splitlines()[-1] == f"error: 1 of 2 runs failed (bad); {repeat}"
+    recorded = json.loads((out / "comparison.json").read_text())["runs"]
+    assert [row["algorithm"] for row in recorded] == ["fedavg", "fedavg"]
     table = (out / "comparison.md").read_text()
     (row,) = (line for line in table.splitlines() if line.startswith("| bad |"))
     assert row.split(" | ")[1:-1] == ["failed", *["-"] * 11]
@@ -60,6 +66,8 @@ def test_a_diverging_run_does_not_stop_the_others(tmp_path: Path) -> None:
     assert "rounds; 1 failed</h1>" in page
     assert "<td>bad</td><td>failed</td>" in page
     assert "<td>bad</td><td>client " in page.split('<section id="errors">')[1]
+    settings = page.split('<section id="settings">')[1].split("</section>")[0]
+    assert "lr = 1e+300" in settings.split("<td>bad</td>")[1].split("</tr>")[0]
     path.write_text(small(compare={"variants": variants[:1]}).to_toml())
     result = CliRunner().invoke(app, ["compare", str(path), "--out", str(tmp_path / "none")])
     assert (result.exit_code, result.stderr.split(":")[1]) == (1, " no run of the comparison finished")
@@ -82,6 +90,20 @@ def test_one_diverging_seed_is_left_out_of_the_means(out: Path, monkeypatch: pyt
     assert "| FedAvg (1 of 3 seeds failed) |" in table
     assert "\n\nFedAvg (1 of 3 seeds) failed: round 0 diverged\n" in table
     assert [run.label for run in read_runs([out])] == list(result.runs)
+
+
+def test_a_report_lists_the_settings_of_a_run_that_has_no_folder(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken_prox(config: Config, **options: Any) -> Any:
+        if config.algorithm.name == "fedprox":
+            raise RunError("no host is up")
+        return run(config, **options)
+
+    monkeypatch.setattr("raybcgd.compare.comparison.run", broken_prox)
+    compare(small(rounds=1), algorithms=["fedavg", "fedprox"], out=out)
+    assert CliRunner().invoke(app, ["report", str(out)]).exit_code == 0
+    settings = (out / "report.html").read_text().split('<section id="settings">')[1].split("</section>")[0]
+    assert "<td>FedProx</td><td>name = fedprox, lr = 0.05, " in settings
+    assert "local.batch_size = 20" in settings.split("<p>All runs:")[1]
 
 
 def test_a_report_leaves_a_run_that_fails_late_out_of_the_means(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 from raybcgd.algorithms.settings import ALGORITHMS
 from raybcgd.cli import app
 from raybcgd.cli.list_settings import own_settings, tables
+from tests.conftest import small
 
 
 def raybcgd(*arguments: str | Path) -> Result:
@@ -21,6 +22,17 @@ def raybcgd(*arguments: str | Path) -> Result:
 def test_plan_is_a_hidden_alias_of_blocks() -> None:
     assert raybcgd("plan", "--model", "lenet5").stdout == raybcgd("blocks", "--model", "lenet5").stdout
     assert "plan" not in raybcgd("--help").stdout.split()
+
+
+@pytest.mark.parametrize(("stack", "says"), [(0, "1 client at a time"), (4, "4 clients at a time")])
+def test_blocks_counts_the_clients_and_explains_the_weights(stack: int, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text(small().to_toml())
+    result = raybcgd("blocks", path, "--memory", "--set", f"local.stack={stack}")
+    assert result.exit_code == 0, result.output
+    shown = " ".join(result.stdout.split())
+    assert f"Device memory per host, {says} " in shown
+    assert "weights: entries of weight matrices and kernels, without biases and norm layers" in shown
 
 
 def test_methods_lists_every_method() -> None:

@@ -26,6 +26,8 @@ from raybcgd.problem.prepare import load_data, prepare
 from raybcgd.wire.codecs import Codec
 from raybcgd.wire.upload import Wire
 
+_WEIGHTS = "weights: entries of weight matrices and kernels, without biases and norm layers, as counted in the papers"
+
 
 @exits_cleanly
 def blocks(
@@ -82,7 +84,7 @@ def _print_blocks(config: Config, shape: tuple[int, ...], classes: int, clients:
     rows = division_table(layout, config.model.dtype)
     name, size = MODELS.name_of(config.model.name), "x".join(map(str, shape))
     title = f"{name} on {size}, {classes} classes: d = {layout.size:,}, {len(layout.blocks)} blocks"
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", caption=_WEIGHTS, caption_justify="left")
     table.add_column("block")
     table.add_column("layers", overflow="fold")
     for heading in ("parameters", "bytes", "share of d", "weights"):
@@ -125,7 +127,9 @@ def _against(sent: float, whole: int) -> str:
 def _print_memory(config: Config, dataset: Dataset) -> None:
     problem, data = prepare(config, dataset=dataset)
     found = predict(problem, data)
-    table = Table(title=f"Device memory per host, {max(problem.stack, 1)} clients at a time", title_justify="left")
+    count = max(problem.stack, 1)
+    clients = "1 client" if count == 1 else f"{count} clients"
+    table = Table(title=f"Device memory per host, {clients} at a time", title_justify="left")
     table.add_column("part")
     table.add_column("MB", justify="right")
     for part, size in (

@@ -1,5 +1,6 @@
 """`raybcgd train`, `resume`, `compare` and `sweep`."""
 
+import json
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from raybcgd.cli.shared import (
 from raybcgd.compare.comparison import compare as run_comparison
 from raybcgd.compare.variants import variant_configs
 from raybcgd.config import Config, load_config, load_run_config, resume_command, run_tables
-from raybcgd.errors import ConfigError
+from raybcgd.errors import ConfigError, RunError
 from raybcgd.experiment import check_objects, run
 from raybcgd.interrupts import ended
 from raybcgd.record.rounds import RoundLog
@@ -141,7 +142,7 @@ def compare(
         ),
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option(metavar="SEED,…", help="Run every method with these seeds, such as 0,1,2.")
+        str | None, typer.Option(metavar="SEED,…", help="Run every method with these seeds: integers, such as 0,1,2.")
     ] = None,
     settings: Set = None,
     out_folder: Out = None,
@@ -153,11 +154,9 @@ def compare(
 ) -> None:
     """Run several methods on the same data and seeds. Write a table and a plot of accuracy against upload.
 
-    A run that fails does not stop the others.
+    A run that fails does not stop the others. If any run failed, the command exits with code 1 after the last one.
     """
-    if seeds is not None and not all(seed.strip().isdecimal() for seed in seeds.split(",")):
-        raise ConfigError(f"--seeds {seeds}: must be integers separated by commas, such as 0,1,2")
-    given = [] if seeds is None else [f"compare.seeds=[{seeds}]"]
+    given = [] if seeds is None else [f"compare.seeds={json.dumps(seeds.split(','))}"]  # the config checks them
     experiment = load_config(config, [*(settings or ()), *given])
     names = algorithms.split(",") if algorithms is not None else None
     folder = out_folder or new_folder("compare")
@@ -171,6 +170,11 @@ def compare(
     for label, reason in result.failures.items():
         print_line(f"{label} failed: {reason}")
     print_line(f"plot and tables: {result.folder}/comparison.png, .md, .json")
+    if result.failures:
+        raise RunError(
+            f"{len(result.failures)} of {len(result.failures) + len(result.runs)} runs failed "
+            f"({'; '.join(result.failures)}); repeat the command with --out {folder} --resume auto to run only these"
+        )
 
 
 @exits_cleanly

@@ -144,10 +144,10 @@ def _report(
                 records.setdefault(label, []).append(runs[name].records)
                 rows[seed] = standing(label, _settings(config), runs[name].records, runs[name].summary, target)
         failed = tuple(failures[name] for name in run_labels(label, seeds) if name in failures)
-        row = over_seeds(rows) if rows else failed_standing(label, _settings(config))
+        method = cast("Algorithm", config.algorithm)
+        row = over_seeds(rows) if rows else failed_standing(label, method.name, _settings(config))
         several = seeds if len(seeds) > 1 else ()
-        pooled = cast("Algorithm", config.algorithm).pooled
-        standings.append(row._replace(seeds=several, failures=failed, pooled=pooled))
+        standings.append(row._replace(seeds=several, failures=failed, pooled=method.pooled))
     write_comparison(folder, standings, target)
     write_atomic(folder / "comparison.md", comparison_markdown(standings, target))
     subject = conditions(first, next(iter(records.values()))[0][0], dataset, seeds)

@@ -209,12 +209,12 @@ def standing(
     )
 
 
-def failed_standing(label: str, settings: str) -> Standing:
+def failed_standing(label: str, algorithm: str, settings: str) -> Standing:
     """Return the row of a method none of whose runs finished."""
     counts = ("rounds", "upload_d_per_round", "upload_d_total", "upload_floats", "upload_bytes", "seconds")
     required = (name for name in Standing._fields if name not in Standing._field_defaults)
     numbers = dict.fromkeys(required) | dict.fromkeys(counts, 0)
-    texts = {"label": label, "algorithm": "", "settings": settings}
+    texts = {"label": label, "algorithm": algorithm, "settings": settings}
     return Standing(**{**numbers, **texts, "keeps_target": False})  # type: ignore[arg-type]
 
 

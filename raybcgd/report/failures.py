@@ -1,9 +1,10 @@
 """Runs that failed or stopped without a result, which a report lists but does not draw."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from raybcgd.config import run_tables
 from raybcgd.errors import ConfigError
@@ -21,6 +22,10 @@ class FailedRun(NamedTuple):
     method: str
     reason: str
     folder: Path
+    known: str = ""
+    """The method and its hyper-parameters, if the comparison recorded them."""
+    settings: Mapping[str, Any] = MappingProxyType({})
+    """All settings by key, as in `Run`. Empty: its folder has no config."""
 
 
 def failed_runs(paths: Sequence[Path], runs: Sequence[Run] = ()) -> list[FailedRun]:
@@ -38,7 +43,12 @@ def failed_runs(paths: Sequence[Path], runs: Sequence[Run] = ()) -> list[FailedR
     for run in runs:
         if run.folder in found:
             found[run.folder] = found[run.folder]._replace(label=run.label, method=run.method)
-    return list(found.values())
+    return [_with_settings(one) for one in found.values()]
+
+
+def _with_settings(one: FailedRun) -> FailedRun:
+    folder = RunFolder(one.folder)
+    return one._replace(settings=dict(flat_settings(run_tables(folder)))) if folder.config.exists() else one
 
 
 def _of_comparison(folder: Path) -> Iterator[FailedRun]:
@@ -46,8 +56,9 @@ def _of_comparison(folder: Path) -> Iterator[FailedRun]:
     for row in () if comparison is None else comparison.runs:
         names = run_labels(str(row.get("label", "")), row.get("seeds") or ())
         unfinished = [name for name in names if not RunFolder(folder / slug(name)).summary.exists()]
+        known = ", ".join(filter(None, [f"name = {row.get('algorithm') or 'unknown'}", row.get("settings")]))
         for name, reason in zip(unfinished, row.get("failures") or (), strict=False):
-            yield FailedRun(name, row["label"], str(reason), folder / slug(name))
+            yield FailedRun(name, row["label"], str(reason), folder / slug(name), known)
 
 
 def _of_sweep(folder: Path) -> Iterator[FailedRun]:

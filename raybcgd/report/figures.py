@@ -1,7 +1,7 @@
 """The figures of a report, which compare all runs. A function returns None if there is nothing to show."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -12,10 +12,12 @@ from raybcgd.record.rounds import RoundRecord, block_name
 from raybcgd.report.heat_map import label_map
 from raybcgd.report.runs import Method, Run
 from raybcgd.report.style import (
+    BAND_ALPHA,
     HATCHES,
     STAGES,
     NewFigure,
     draw_curve,
+    even_ticks,
     heat_map,
     line_styles,
     log_scale,
@@ -132,19 +134,39 @@ def stages(new: NewFigure, methods: Sequence[Method]) -> Any | None:
     bars.set_xlabel("seconds per round")
     bars.grid(axis="y", visible=False)
     for method in methods:
-        for run in method.runs:
-            times.plot([seconds - run.elapsed[0] for seconds in run.elapsed], run.rounds, **styles[method.label])
+        _draw_times(times, method, styles[method.label])
     times.set(xlabel="seconds since the end of the first round", ylabel="rounds completed")
     whole_numbers(times.yaxis)
     _legend(figure, bars)
     return figure
 
 
+def _draw_times(axes: Any, method: Method, style: Mapping[str, str]) -> None:
+    """Plot rounds against the mean time over the seeds. The band of one standard deviation is horizontal.
+
+    It does not extend to the left of the fastest run, so that no time is negative.
+    """
+    runs = [run for run in method.runs if len(run.records) > 1]
+    rounds = min((run.rounds for run in runs), key=len)
+    times = np.array([run.elapsed[: len(rounds)] for run in runs])
+    times -= times[:, :1]
+    mean = times.mean(axis=0)
+    axes.plot(mean, rounds, **style)
+    if len(runs) > 1:
+        deviation = times.std(axis=0, ddof=1)
+        fastest = np.maximum(mean - deviation, times.min(axis=0))
+        axes.fill_betweenx(rounds, fastest, mean + deviation, color=style["color"], alpha=BAND_ALPHA, linewidth=0)
+
+
 def by_block(
-    new: NewFigure, runs: Sequence[Run], values: Callable[[Run], Sequence[Sequence[float | None]]], label: str
+    new: NewFigure, methods: Sequence[Method], values: Callable[[Run], Sequence[Sequence[float | None]]], label: str
 ) -> Any | None:
-    """Draw one heat map per run: rounds on the x axis, blocks on the y axis, all on one logarithmic scale."""
-    tables = [np.array(values(run), dtype=float).T for run in runs[:_MAX_HEAT_MAPS]]
+    """Draw one heat map per method, of its first run: rounds on the x axis, blocks on the y axis.
+
+    All are on one logarithmic scale.
+    """
+    runs = [method.first for method in methods[:_MAX_HEAT_MAPS]]
+    tables = [np.array(values(run), dtype=float).T for run in runs]
     known = np.concatenate([table[table > 0] for table in tables])
     if not known.size:
         return None
@@ -162,12 +184,23 @@ def by_block(
         axes.set_yticks(ticks, [block_name(tick, blocks) for tick in ticks])
         whole_numbers(axes.xaxis)
     figure.axes[0].set_ylabel("block")
-    bar = figure.colorbar(image, ax=figure.axes, label=label, pad=0.01)
-    bar.set_ticks(log_ticks(low, high, 6), minor=False)
+    bar = figure.colorbar(image, ax=figure.axes, label=f"{label} (log scale)", pad=0.01)
+    levels = log_ticks(low, high, 6)
+    bar.set_ticks(levels if len(levels) >= 3 else even_ticks(low, high, 5), minor=False)
     bar.minorticks_off()
     bar.ax.yaxis.set_major_formatter(plain_number)
-    _note_limit(figure, len(tables), len(runs), "runs")
+    _note(figure, _shown_runs(methods))
     return figure
+
+
+def _shown_runs(methods: Sequence[Method]) -> str:
+    """Return which runs have a heat map, or an empty text if all of them do."""
+    shown, runs = min(len(methods), _MAX_HEAT_MAPS), sum(len(method.runs) for method in methods)
+    if runs == len(methods):
+        return _first(shown, runs, "runs")
+    which = _first(shown, len(methods), "methods")
+    seeds = f"{which}, one seed each" if which else "one seed per method"
+    return f"{seeds} ({shown} of {runs} runs)"
 
 
 def _colour_range(low: float, high: float) -> tuple[float, float]:
@@ -176,9 +209,13 @@ def _colour_range(low: float, high: float) -> tuple[float, float]:
     return min(low, middle / _LEAST_FACTOR**0.5), max(high, middle * _LEAST_FACTOR**0.5)
 
 
-def _note_limit(figure: Any, shown: int, count: int, what: str) -> None:
-    if shown < count:
-        figure.supxlabel(f"the first {shown} of {count} {what}")
+def _first(shown: int, count: int, what: str) -> str:
+    return f"the first {shown} of {count} {what}" if shown < count else ""
+
+
+def _note(figure: Any, text: str) -> None:
+    if text:  # an empty label would take room too
+        figure.supxlabel(text)
 
 
 def uploads(new: NewFigure, methods: Sequence[Method]) -> Any | None:
@@ -229,7 +266,7 @@ def partitions(new: NewFigure, runs: Sequence[Run]) -> Any | None:
         counts = np.array(record.counts[phase])
         image = label_map(axes, counts, record.shown, record.clients, highest, record.label, record.names)
         figure.colorbar(image, ax=axes, label="samples", pad=0.01)
-    _note_limit(figure, len(shown), len(phases), "partitions")
+    _note(figure, _first(len(shown), len(phases), "partitions"))
     return figure
 
 

@@ -128,15 +128,23 @@ def _less(line: Standing, value: float | None) -> float | None:
     return None if value is None or line.pooled else -value
 
 
-def settings_table(runs: Sequence[Run]) -> str:
-    """Return the hyper-parameters of every method, and the settings that all runs share, as HTML."""
+def settings_table(runs: Sequence[Run], failed: Sequence[FailedRun] = ()) -> str:
+    """Return the hyper-parameters of every method, failed or not, and the settings that all runs share, as HTML."""
     methods = methods_of(runs)
-    different = [key for key in differing_settings(runs) if not key.startswith("algorithm.")]
-    rows = []
-    for method in methods:
-        settings = method.first.settings
+    labels = {method.label for method in methods}
+    lost: dict[str, FailedRun] = {}
+    for one in failed:
+        if one.method not in labels:
+            lost.setdefault(one.method, one)
+    read = [*(run.settings for run in runs), *(one.settings for one in lost.values() if one.settings)]
+    different = [key for key in differing_settings(read) if not key.startswith("algorithm.")]
+
+    def row(label: str, settings: Mapping[str, Any], known: str = "-") -> dict[str, _Cell]:
         own = {key: settings[key] for key in settings if key.startswith("algorithm.") or key in different}
-        rows.append({"method": _Cell(method.label), "settings": _Cell(_listed(own))})
+        return {"method": _Cell(label), "settings": _Cell(_listed(own) or known)}
+
+    rows = [row(method.label, method.first.settings) for method in methods]
+    rows += [row(one.method, one.settings, one.known or "-") for one in lost.values()]
     hidden = ("algorithm", "compare", "hosts", "metrics", "track", "checkpoint", "seed", "version")
     shared = {k: v for k, v in runs[0].settings.items() if k.partition(".")[0] not in hidden and k not in different}
     common = f"<p>All runs: <code>{escape(_listed(shared))}</code></p>" if len(methods) > 1 or shared else ""

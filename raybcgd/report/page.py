@@ -98,11 +98,10 @@ _BANDS = "Curves and bars are means over the seeds; bands show one standard devi
 def draw(new: NewFigure, runs: Sequence[Run], target: float | None) -> dict[str, Any]:
     """Return the figures that have data, by name. They mark the target, if there is one."""
     methods = methods_of(runs)
-    firsts = [method.first for method in methods]
     drift = figures.by_block(
-        new, firsts, lambda run: [r.blocks.drift_diversity for r in run.records], "drift diversity"
+        new, methods, lambda run: [r.blocks.drift_diversity for r in run.records], "drift diversity"
     )
-    movement = figures.by_block(new, firsts, lambda run: [r.blocks.movement for r in run.records], "distance moved")
+    movement = figures.by_block(new, methods, lambda run: [r.blocks.movement for r in run.records], "distance moved")
     drawn = {
         "accuracy": figures.accuracy(new, methods, target),
         "loss": figures.loss(new, methods),
@@ -153,7 +152,7 @@ def _page(runs: Sequence[Run], target: float, drawn: Mapping[str, Any], failed: 
         progress="".join(f"<p><strong>{escape(line)}</strong></p>\n" for line in _progress(runs)),
         conditions=escape(_conditions(runs)),
         summary=summary_table(methods_of(runs), target, failed, aims),
-        settings=settings_table(runs),
+        settings=settings_table(runs, failed),
         sections="\n".join(_section(name, figure, _evaluated_on(runs)) for name, figure in drawn.items()),
         failures=failure_table(runs, failed),
     )

@@ -132,10 +132,10 @@ def methods_of(runs: Sequence[Run]) -> list[Method]:
     ]
 
 
-def differing_settings(runs: Sequence[Run]) -> list[str]:
+def differing_settings(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the keys of the settings that differ between runs, except `seed`, `hosts`, `metrics` and `compare`."""
-    keys = dict.fromkeys(key for run in runs for key in run.settings)
-    values = {key: {repr(run.settings.get(key)) for run in runs} for key in keys}
+    keys = dict.fromkeys(key for settings in runs for key in settings)
+    values = {key: {repr(settings.get(key)) for settings in runs} for key in keys}
     return [
         key
         for key in keys
@@ -168,7 +168,7 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
 
 def _distinction(run: Run, same: Sequence[Run]) -> str:
     """Return the settings that tell a run from others with the same label, such as the points of a sweep."""
-    keys = differing_settings(same)
+    keys = differing_settings([other.settings for other in same])
     text = ", ".join(f"{key.rpartition('.')[2]} = {run.settings.get(key)}" for key in keys)
     unique = len({tuple(repr(other.settings.get(key)) for key in keys) for other in same}) == len(same)
     return text if keys and len(keys) <= 4 and unique else run.folder.name

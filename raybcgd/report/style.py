@@ -29,6 +29,8 @@ _DASH_OF = [0, 1, 2, 3, 0, 1, 2, 3, 3, 0, 1, 0, 2, 2]
 _FIXED = ("FedAvg", "FedAvgM", "FedBCGD", "FedBCGD+", "SCAFFOLD", "FedProx", "FedAdam", "FedDC", "FedPVR")
 """Methods that look the same in every figure of every report."""
 _LONGEST_LABEL = 36
+BAND_ALPHA = 0.18
+"""Opacity of a band of one standard deviation."""
 HATCHES = (None, "////", "....", "\\\\\\\\", "xxxx")
 STAGES = {
     "plan": ("#F0E442", "++++"),
@@ -109,7 +111,7 @@ def draw_curve(
     if len(curves) > 1:
         mean, deviation = y.mean(axis=0), y.std(axis=0, ddof=1)
         low = np.maximum(mean - deviation, y.min(axis=0)) if above_lowest else mean - deviation
-        axes.fill_between(x, low, mean + deviation, color=style["color"], alpha=0.18, linewidth=0)
+        axes.fill_between(x, low, mean + deviation, color=style["color"], alpha=BAND_ALPHA, linewidth=0)
 
 
 def heat_map(axes: Any, table: Any, **options: Any) -> Any:
@@ -174,6 +176,16 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
         if len(inside) <= most:
             break
     return inside[:: math.ceil(len(inside) / most)] if inside else [low, high]
+
+
+def even_ticks(low: float, high: float, most: int) -> list[float]:
+    """Return the multiples of a round number between two numbers: at most `most`, and at least half as many."""
+    size = 10.0 ** math.floor(math.log10((high - low) / most))
+    for step in (size * factor for factor in (1, 2, 2.5, 5, 10, 20)):
+        first, last = math.ceil(low / step), math.floor(high / step)
+        if last - first < most:
+            break
+    return [step * k for k in range(first, last + 1)]
 
 
 def plain_number(value: float, _: object = None) -> str:

@@ -28,24 +28,76 @@ def test_heat_maps_share_one_scale(folder: Path) -> None:
     short = replace(short, records=short.records[:3])
     values = {long.label: [[0.5, 0.0, 3.0]] * 6, short.label: [[None, 7.0, 1.0]] * 3}
     with drawing() as new:
-        figure = figures.by_block(new, [long, short], lambda run: values[run.label], "x")
+        figure = figures.by_block(new, methods_of([long, short]), lambda run: values[run.label], "x")
         assert figure is not None
         images = [axes.images[0] for axes in figure.axes if axes.images]
         assert [(image.norm.vmin, image.norm.vmax) for image in images] == [(0.5, 7.0)] * 2
         assert [image.get_array().shape for image in images] == [(3, 6), (3, 3)]
-        assert figures.by_block(new, [long, short], lambda _: [[None, 0.0]] * 3, "x") is None
+        assert figures.by_block(new, methods_of([long, short]), lambda _: [[None, 0.0]] * 3, "x") is None
 
 
 def test_a_heat_map_does_not_stretch_rounding_errors(folder: Path) -> None:
     (run,) = read_runs([folder / "fedavg"])
     with drawing() as new:
-        figure = figures.by_block(new, [run], lambda _: [[1.0000002, 0.9999998, None]] * 6, "x")
+        figure = figures.by_block(new, methods_of([run]), lambda _: [[1.0000002, 0.9999998, None]] * 6, "x")
         assert figure is not None
         (image,) = (axes.images[0] for axes in figure.axes if axes.images)
         assert image.norm.vmax / image.norm.vmin == pytest.approx(2)
         known = image.get_array().compressed()
         assert np.ptp(image.norm(known)) < 1e-5
         assert figure.axes[0].patch.get_hatch(), "what did not move is hatched, unlike any colour"
+
+
+@pytest.mark.parametrize(
+    ("methods", "seeds", "note"),
+    [
+        (13, 3, "the first 12 of 13 methods, one seed each (12 of 39 runs)"),
+        (2, 3, "one seed per method (2 of 6 runs)"),
+        (13, 1, "the first 12 of 13 runs"),
+        (2, 1, ""),
+    ],
+)
+def test_heat_maps_say_which_runs_they_show(methods: int, seeds: int, note: str, folder: Path) -> None:
+    (run,) = read_runs([folder / "fedavg"])
+    with drawing() as new:
+        shown = [Method(f"M{k}", (run,) * seeds) for k in range(methods)]
+        figure = figures.by_block(new, shown, lambda _: [[1.0, 2.0]] * 6, "x")
+    assert figure is not None
+    assert figure.get_supxlabel() == note
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.27, 1.57), (0.6, 1.3), (0.36, 0.9), (0.0101, 0.0202), (1.0, 1.0)])
+def test_a_colour_bar_has_readable_ticks_on_a_logarithmic_scale(low: float, high: float, folder: Path) -> None:
+    (run,) = read_runs([folder / "fedavg"])
+    with drawing() as new:
+        figure = figures.by_block(new, methods_of([run]), lambda _: [[low, high]] * 6, "drift")
+        assert figure is not None
+        figure.canvas.draw()
+    bar = figure.axes[-1]
+    bottom, top = bar.get_ylim()
+    inside = [label for label in bar.get_yticklabels() if bottom <= label.get_position()[1] <= top]
+    assert 3 <= len({label.get_text() for label in inside}) == len(inside) <= 6
+    boxes = [label.get_window_extent() for label in inside]
+    assert all(lower.y1 < upper.y0 for lower, upper in pairwise(boxes))
+    assert bar.get_ylabel() == "drift (log scale)"
+
+
+def test_times_are_means_over_the_seeds(folder: Path) -> None:
+    """As the page says, one line per method. A run that stopped in its first round has no times."""
+    (run,) = read_runs([folder / "fedavg"])
+
+    def seed(seconds: float) -> Run:
+        timing = run.records[0].timing.model_copy(update={"seconds": seconds})
+        return replace(run, records=tuple(record.model_copy(update={"timing": timing}) for record in run.records))
+
+    short = replace(run, records=run.records[:1])
+    with drawing() as new:
+        figure = figures.stages(new, [Method("A", (seed(1.0), seed(3.0), short)), Method("B", (seed(5.0),))])
+    times = figure.axes[1]
+    assert [line.get_xdata().tolist() for line in times.lines] == [[0, 2, 4, 6, 8, 10], [0, 5, 10, 15, 20, 25]]
+    assert [list(line.get_ydata()) for line in times.lines] == [[1, 2, 3, 4, 5, 6]] * 2
+    (band,) = times.collections
+    assert band.get_paths()[0].vertices[:, 0].max() == pytest.approx(10 + 50**0.5)
 
 
 def test_times_leave_out_the_first_round(folder: Path) -> None:

@@ -10,7 +10,7 @@ RUNS = {
     ),
     "seeds that are no integers": Case(
         ("compare", "{config}", "--seeds", "0,a", "--out", "{out}"),
-        "--seeds 0,a: must be integers separated by commas, such as 0,1,2",
+        "compare.seeds[1] = 'a': must be a valid integer",
     ),
     "resume a file": Case(
         ("resume", "{config}"),
