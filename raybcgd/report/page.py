@@ -1,6 +1,6 @@
 """A report as one self-contained HTML file."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,7 @@ _TEXTS = {
 }
 """Heading and explanation of each figure."""
 _BANDS = "Curves and bars are means over the seeds; bands show one standard deviation. Heat maps name their run."
+_LEFT_OUT = "Numbers and figures leave out seeds that have not finished, if another seed of the method has."
 
 
 def draw(new: NewFigure, runs: Sequence[Run], target: float | None) -> dict[str, Any]:
@@ -124,21 +125,26 @@ def write_report(
     png: bool = False,
     failed: Sequence[FailedRun] = (),
     asked: bool = True,
+    lines: Iterable[str] = (),
 ) -> list[Path]:
     """Write the page, and with `png` also every figure as a PNG. Return the files written.
 
-    Numbers and figures leave out the runs that `failed`, unless there are no others. A single method is not compared
-    with a target that it never reaches, unless the user `asked` for that target.
+    Numbers and figures leave out the runs that `failed`, unless there are no others, and of a method with a finished
+    run, the unfinished ones. A single method is not compared with a target that it never reaches, unless the user
+    `asked` for that target. The page starts with the `lines`.
     """
     lost = {one.folder for one in failed}
     runs = [run for run in runs if run.folder not in lost] or runs
+    kept = _comparable(runs)
+    lines = [*lines, *_progress(runs), *([_LEFT_OUT] if len(kept) < len(runs) else [])]
+    runs = kept
     aims = asked or len(methods_of(runs)) > 1 or any(run.reaches(target) is not None for run in runs)
     with drawing() as new:
         drawn = draw(new, runs, target if aims else None)
         images = {out.with_name(f"{out.stem}-{name}.png"): figure for name, figure in drawn.items()} if png else {}
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(_page(runs, target, drawn, failed, aims), encoding="utf-8")
+            out.write_text(_page(runs, target, drawn, failed, aims, lines), encoding="utf-8")
             for path, figure in images.items():
                 figure.savefig(path)
         except OSError as error:
@@ -146,11 +152,24 @@ def write_report(
     return [out, *images]
 
 
-def _page(runs: Sequence[Run], target: float, drawn: Mapping[str, Any], failed: Sequence[FailedRun], aims: bool) -> str:
+def _comparable(runs: Sequence[Run]) -> list[Run]:
+    """Leave out unfinished runs of methods with a finished one: a mean over seeds is over equally many rounds."""
+    finished = {run.method for run in runs if run.state == "finished"}
+    return [run for run in runs if run.state == "finished" or run.method not in finished]
+
+
+def _page(
+    runs: Sequence[Run],
+    target: float,
+    drawn: Mapping[str, Any],
+    failed: Sequence[FailedRun],
+    aims: bool,
+    lines: Iterable[str],
+) -> str:
     return _PAGE.format(
         title=escape(_title(runs, target, failed)),
         style=_STYLE,
-        progress="".join(f"<p><strong>{escape(line)}</strong></p>\n" for line in _progress(runs)),
+        progress="".join(f"<p><strong>{escape(line)}</strong></p>\n" for line in lines),
         conditions=escape(_conditions(runs)),
         summary=summary_table(methods_of(runs), target, failed, aims),
         settings=settings_table(runs),

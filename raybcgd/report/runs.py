@@ -14,7 +14,7 @@ from raybcgd.config import Config, make_config, run_tables
 from raybcgd.data.partition import Partitioner
 from raybcgd.data.settings import PARTITIONS
 from raybcgd.errors import ConfigError
-from raybcgd.record.comparison import read_comparison
+from raybcgd.record.comparison import planned_methods
 from raybcgd.record.lock import in_use
 from raybcgd.record.partition import PartitionRecord, read_partition
 from raybcgd.record.rounds import RoundLog, RoundRecord
@@ -197,20 +197,14 @@ def run_folders(path: Path) -> list[Path]:
         raise ConfigError(f"{path} contains no run (no config.toml); pass the folder of a run or of a comparison")
     # A run that failed in its first round has nothing to show.
     found = [folder for folder in found if has_rounds(folder)] or found
-    order = [path / slug(name) for name in _methods(path)]
+    order = [path / slug(name) for name in planned_methods(path)]
     return [*(folder for folder in order if folder in found), *(folder for folder in found if folder not in order)]
-
-
-def _methods(folder: Path) -> dict[str, str]:
-    """Return the method of each run of a comparison by the run's label, in order."""
-    comparison = read_comparison(folder)
-    return {} if comparison is None else comparison.methods
 
 
 def _read(folder: RunFolder) -> Run:
     tables = run_tables(folder)
     records = tuple(RoundLog(folder.rounds))
-    methods = _methods(folder.path.parent)
+    methods = planned_methods(folder.path.parent)
     label = next((label for label in methods if slug(label) == folder.path.name), None) or method_title(tables)
     config, partition = _readable_config(tables), read_partition(folder.partition)
     state = _state(folder, config, len(records))
