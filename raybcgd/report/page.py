@@ -14,7 +14,7 @@ from raybcgd.report.client_figure import client_accuracy
 from raybcgd.report.failures import FailedRun
 from raybcgd.report.html_tables import failure_table, settings_table, summary_table
 from raybcgd.report.plots import headline
-from raybcgd.report.runs import Run, methods_of
+from raybcgd.report.runs import Run, is_point, methods_of
 from raybcgd.report.style import NewFigure, drawing, svg
 from raybcgd.report.tables import conditions
 
@@ -180,13 +180,23 @@ def _page(
 
 def _title(runs: Sequence[Run], target: float, failed: Sequence[FailedRun]) -> str:
     """Return the page's title. Runs on different data or models are not compared."""
+    methods = methods_of(runs)
+    lost = {one.method for one in failed} - {method.label for method in methods}
+    end = f"; {len(lost)} failed" if lost else ""
+    if runs[0].family is not None:
+        return f"{_family(runs[0], len(methods) + len(lost))}{end}"
     if _differ(runs, ("data", "model")):
         return f"{len(runs)} runs with different data or models"
-    methods = methods_of(runs)
     references = [method.label for method in methods if method.first.pooled]
-    lost = {one.method for one in failed} - {method.label for method in methods}
     title = headline({m.label: [run.records for run in m.runs] for m in methods}, target, references)
-    return f"{title}; {len(lost)} failed" if lost else title
+    return f"{title}{end}"
+
+
+def _family(run: Run, count: int) -> str:
+    """Return the title of runs of one method, whose labels have only the settings that differ."""
+    if is_point(run.folder):
+        return f"Sweep of {count} points with {run.family}"
+    return f"{count} runs of {run.family} with different settings"
 
 
 def _progress(runs: Sequence[Run]) -> Iterator[str]:

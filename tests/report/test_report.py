@@ -135,7 +135,11 @@ def test_runs_that_differ_in_their_settings_are_named_by_them(folder: Path, tmp_
         one = shutil.copytree(folder / "fedavg", tmp_path / f"{number:03d}")
         config = one / "config.toml"
         config.write_text(re.sub(r"^lr = .*$", f"lr = {lr}", config.read_text(), flags=re.MULTILINE))
-    assert [run.label for run in read_runs([tmp_path])] == ["FedAvg (lr = 0.05)", "FedAvg (lr = 0.1)"]
+    assert [run.label for run in read_runs([tmp_path])] == ["lr 0.05", "lr 0.1"]
+    assert report(tmp_path).exit_code == 0
+    assert "<h1>2 runs of FedAvg with different settings</h1>" in (tmp_path / "report.html").read_text()
+    labels = [run.label for run in read_runs([tmp_path, folder / "fedbcgd"])]
+    assert labels == ["lr 0.05 (FedAvg)", "lr 0.1 (FedAvg)", "FedBCGD"]
 
 
 def test_the_page_lists_the_hyper_parameters_of_every_run(page: Path) -> None:
