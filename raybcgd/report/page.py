@@ -223,10 +223,10 @@ def _time_left(run: Run) -> str:
 
 
 def _conditions(runs: Sequence[Run]) -> str:
-    first = runs[0]
-    seeds = list(dict.fromkeys(run.config.seed for run in runs))
+    first, different = runs[0], _differ(runs, ("data", "model"))
+    seeds = list(dict.fromkeys(run.config.seed for run in runs[: 1 if different else None]))
     text = conditions(first.config, first.records[0], first.partition.dataset if first.partition else None, seeds)
-    if _differ(runs, ("data", "model")):
+    if different:
         return f"The runs differ in data or model. The first run: {text}."
     bands = any(len(method.runs) > 1 for method in methods_of(runs))
     return f"{text}. {_BANDS if bands else ''}".strip()

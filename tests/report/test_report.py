@@ -112,6 +112,7 @@ def test_variants_keep_their_labels_and_their_order(tmp_path: Path) -> None:
         ("fedavg/rounds.jsonl", "rounds.jsonl, line 3, is not a round record"),
         ("fedavg/partition.json", "partition.json is not a partition record; delete it"),
         ("comparison.json", "comparison.json is not a comparison record; restore it, or delete it"),
+        ("planned.json", "planned.json is not a list of planned runs; restore it, or delete it"),
     ],
 )
 def test_damaged_files_are_named(file: str, words: str, folder: Path, tmp_path: Path) -> None:
@@ -179,9 +180,11 @@ def test_the_page_says_which_data_the_accuracy_is_measured_on(page: Path, folder
 def test_runs_on_different_data_get_no_headline(folder: Path, tmp_path: Path) -> None:
     first, second = read_runs([folder / "fedavg", folder / "fedbcgd"])
     data = second.config.data.model_copy(update={"source": "other"})
-    second = replace(second, config=second.config.model_copy(update={"data": data}))
+    second = replace(second, config=second.config.model_copy(update={"data": data, "seed": 7}))
     write_report([first, second], 0.2, tmp_path / "page.html")
-    assert "<h1>2 runs with different data or models</h1>" in (tmp_path / "page.html").read_text()
+    text = (tmp_path / "page.html").read_text()
+    assert "<h1>2 runs with different data or models</h1>" in text
+    assert f"The first run: {conditions(first.config, first.records[0])}.</p>" in text, "with its own seed only"
 
 
 def test_moved_clients_are_no_failures(folder: Path) -> None:
