@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from raybcgd.errors import ConfigError
 from raybcgd.record.summary import Standing
@@ -33,8 +33,8 @@ class PlannedRun(Section):
     label: str
     variant: str
     seed: int
-    folder: str
-    """The name of its folder."""
+    folder: Annotated[str, Field(pattern=r"^[a-z0-9_][a-z0-9_.-]*$")]
+    """The name of its folder, which is in that of the comparison."""
 
 
 class Plan(Section):
