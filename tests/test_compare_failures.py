@@ -193,3 +193,35 @@ def test_a_comparison_can_get_more_seeds_and_an_error_names_the_run(out: Path) -
     assert more.standings[0].seeds == (3, 5, 7)
     with pytest.raises(ConfigError, match=r"^FedAvg, seed 3: rounds = 2, but 3 rounds are done; raise rounds"):
         compare(small(rounds=2, compare={"variants": variants, "seeds": [3, 5, 7]}), out=out, resume=True)
+
+
+def test_a_report_groups_the_runs_of_an_interrupted_comparison(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(config: Config, **options: Any) -> Any:
+        def stop(record: RoundRecord) -> None:
+            if options["label"] == "Averaging, seed 5" and record.round == 1:
+                raise KeyboardInterrupt
+
+        return run(config, observe=stop, **options)
+
+    variants = [{"label": "Momentum", "algorithm": {"name": "fedavgm"}}]
+    variants += [{"label": "Averaging", "algorithm": {"name": "fedavg"}}]
+    config = small(checkpoint={"every": 1}, compare={"variants": variants, "seeds": [3, 5, 7]})
+    monkeypatch.setattr("raybcgd.compare.comparison.run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compare(config, out=out)
+    assert [run.label for run in read_runs([out])] == [
+        *(f"Momentum, seed {seed}" for seed in (3, 5, 7)),
+        *(f"Averaging, seed {seed}" for seed in (3, 5)),
+    ]
+    assert CliRunner().invoke(app, ["report", str(out)]).exit_code == 0
+    page = (out / "report.html").read_text()
+    assert "<strong>4 of 6 runs have finished.</strong>" in page
+    assert "<h1>Accuracy and upload of Momentum and Averaging</h1>" in page
+    assert "<th>upload reduction vs. Momentum</th>" in page
+    assert "<strong>Stopped before the end: Averaging, seed 5, round 2 of 3.</strong>" in page
+    assert "<td>Averaging</td><td>3</td>" in page, "the mean leaves out the seed that stopped"
+    monkeypatch.setattr("raybcgd.compare.comparison.run", run)
+    whole = compare(config, out=out, resume=True)
+    assert [run.label for run in read_runs([out])] == list(whole.runs)
+    assert CliRunner().invoke(app, ["report", str(out)]).exit_code == 0
+    assert "have finished" not in (out / "report.html").read_text()

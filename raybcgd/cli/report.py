@@ -8,6 +8,7 @@ import typer
 from raybcgd.cli.shared import Target, check_target, exits_cleanly, print_line
 from raybcgd.report.failures import failed_runs
 from raybcgd.report.page import write_report
+from raybcgd.report.planned import finished_lines
 from raybcgd.report.runs import read_runs
 from raybcgd.report.tensorboard import write_events
 
@@ -32,5 +33,7 @@ def report(
         write_events(runs, tensorboard)
         print_line(f"events: {tensorboard}; show them with `tensorboard --logdir {tensorboard}`")
     page = out_file or folders[0] / "report.html"
-    for path in write_report(runs, goal, page, png, failed_runs(folders, runs), asked=target is not None):
+    failed = failed_runs(folders, runs)
+    lines = finished_lines(folders, failed)
+    for path in write_report(runs, goal, page, png, failed, asked=target is not None, lines=lines):
         print_line(f"written: {path}")

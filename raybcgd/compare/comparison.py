@@ -18,7 +18,7 @@ from raybcgd.engine.session import ignore
 from raybcgd.errors import ConfigError, RunError
 from raybcgd.experiment import run
 from raybcgd.problem import prepare
-from raybcgd.record.comparison import read_comparison, run_labels, write_comparison
+from raybcgd.record.comparison import read_comparison, run_labels, write_comparison, write_plan
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.record.summary import Standing, failed_standing, over_seeds, standing
 from raybcgd.report.plots import accuracy_against_upload
@@ -40,8 +40,8 @@ class Comparison:
     standings: tuple[Standing, ...]
     target: float
     folder: Path
-    """Contains a folder per run, `comparison.json`, `comparison.md` and `comparison.png`. With several seeds, the plot
-    shows means and bands of one standard deviation."""
+    """Contains a folder per run, `planned.json`, `comparison.json`, `comparison.md` and `comparison.png`. With several
+    seeds, the plot shows means and bands of one standard deviation."""
 
     def __repr__(self) -> str:
         """Show the table of the comparison."""
@@ -79,6 +79,7 @@ def compare(
         _check_kept(folder, [name for label in configs for name in run_labels(label, seeds)])
     else:
         make_folder(folder)
+    write_plan(folder, configs, seeds)
     runs: dict[str, RunResult] = {}
     failures: dict[str, str] = {}
     display.expect(len(configs) * len(seeds), rounds * len(seeds))

@@ -11,7 +11,7 @@ from raybcgd.errors import ConfigError
 from raybcgd.record.comparison import read_comparison, run_labels
 from raybcgd.record.lock import in_use
 from raybcgd.report.runs import STOPPED_EARLY, Run, flat_settings, folders_in, has_rounds, method_title
-from raybcgd.report.sweeps import settings_text
+from raybcgd.report.sweeps import point_label
 from raybcgd.storage import RunFolder, slug
 
 
@@ -34,9 +34,10 @@ def failed_runs(paths: Sequence[Path], runs: Sequence[Run] = ()) -> list[FailedR
     A failed run that is also in `runs` keeps its label and method from there.
     """
     found: dict[Path, FailedRun] = {}
+    family = runs[0].family if runs else None
     for path in paths:
         folder = path.parent if RunFolder(path).config.exists() else path
-        for one in (*_of_comparison(folder), *_of_sweep(folder), *_stopped(path)):
+        for one in (*_of_comparison(folder), *_of_sweep(folder, family), *_stopped(path)):
             ended = not RunFolder(one.folder).summary.exists() and not in_use(one.folder)
             if ended and path in (one.folder, one.folder.parent):
                 found.setdefault(one.folder, one)
@@ -61,23 +62,30 @@ def _of_comparison(folder: Path) -> Iterator[FailedRun]:
             yield FailedRun(name, row["label"], str(reason), folder / slug(name), known)
 
 
-def _of_sweep(folder: Path) -> Iterator[FailedRun]:
-    """Yield the points with an error. They have no results, so their other entries are settings."""
+def _of_sweep(folder: Path, family: str | None) -> Iterator[FailedRun]:
+    """Yield the points with an error. They have no results, so their other entries are settings.
+
+    Like those of runs, labels have only the settings that differ, and no method if all runs are of one `family`.
+    """
     file = folder / "sweep.json"
     if not file.exists():
         return
     try:
-        failed = [dict(point) for point in json.loads(file.read_bytes())["points"] if point["error"] is not None]
+        points = [dict(point) for point in json.loads(file.read_bytes())["points"]]
+        failed = [dict(point) for point in points if point["error"] is not None]
         places = [folder / str(point.pop("folder")) for point in failed]
     except (ValueError, KeyError, TypeError):
         raise ConfigError(f"{file} is not a sweep record; restore it, or delete it") from None
-    for point, place in zip(failed, places, strict=True):
-        reason, label = str(point.pop("error")), settings_text(point)
+    for settings, place in zip(failed, places, strict=True):
+        reason = str(settings.pop("error"))
+        differing = [key for key in settings if len({repr(point.get(key)) for point in points}) > 1]
+        values, method = {key: settings[key] for key in differing or settings}, None
         if RunFolder(place).config.exists():  # otherwise, the run is on the node where it ran
             tables = run_tables(RunFolder(place))
-            settings = dict(flat_settings(tables))
-            values = {key: settings.get(key, value) for key, value in point.items()}
-            label = f"{method_title(tables)} ({settings_text(values)})"
+            recorded, method = dict(flat_settings(tables)), method_title(tables)
+            values = {key: recorded.get(key, value) for key, value in values.items()}
+        text = point_label(values)
+        label = text if method in (None, family) else f"{text} ({method})"
         yield FailedRun(label, label, reason, place)
 
 

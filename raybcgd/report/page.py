@@ -1,6 +1,6 @@
 """A report as one self-contained HTML file."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from raybcgd.report.client_figure import client_accuracy
 from raybcgd.report.failures import FailedRun
 from raybcgd.report.html_tables import failure_table, settings_table, summary_table
 from raybcgd.report.plots import headline
-from raybcgd.report.runs import Run, methods_of
+from raybcgd.report.runs import Run, is_point, methods_of
 from raybcgd.report.style import NewFigure, drawing, svg
 from raybcgd.report.tables import conditions
 
@@ -93,6 +93,7 @@ _TEXTS = {
 }
 """Heading and explanation of each figure."""
 _BANDS = "Curves and bars are means over the seeds; bands show one standard deviation. Heat maps name their run."
+_LEFT_OUT = "Numbers and figures leave out seeds that have not finished, if another seed of the method has."
 
 
 def draw(new: NewFigure, runs: Sequence[Run], target: float | None) -> dict[str, Any]:
@@ -123,21 +124,26 @@ def write_report(
     png: bool = False,
     failed: Sequence[FailedRun] = (),
     asked: bool = True,
+    lines: Iterable[str] = (),
 ) -> list[Path]:
     """Write the page, and with `png` also every figure as a PNG. Return the files written.
 
-    Numbers and figures leave out the runs that `failed`, unless there are no others. A single method is not compared
-    with a target that it never reaches, unless the user `asked` for that target.
+    Numbers and figures leave out the runs that `failed`, unless there are no others, and of a method with a finished
+    run, the unfinished ones. A single method is not compared with a target that it never reaches, unless the user
+    `asked` for that target. The page starts with the `lines`.
     """
     lost = {one.folder for one in failed}
     runs = [run for run in runs if run.folder not in lost] or runs
+    kept = _comparable(runs)
+    lines = [*lines, *_progress(runs), *([_LEFT_OUT] if len(kept) < len(runs) else [])]
+    runs = kept
     aims = asked or len(methods_of(runs)) > 1 or any(run.reaches(target) is not None for run in runs)
     with drawing() as new:
         drawn = draw(new, runs, target if aims else None)
         images = {out.with_name(f"{out.stem}-{name}.png"): figure for name, figure in drawn.items()} if png else {}
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(_page(runs, target, drawn, failed, aims), encoding="utf-8")
+            out.write_text(_page(runs, target, drawn, failed, aims, lines), encoding="utf-8")
             for path, figure in images.items():
                 figure.savefig(path)
         except OSError as error:
@@ -145,11 +151,24 @@ def write_report(
     return [out, *images]
 
 
-def _page(runs: Sequence[Run], target: float, drawn: Mapping[str, Any], failed: Sequence[FailedRun], aims: bool) -> str:
+def _comparable(runs: Sequence[Run]) -> list[Run]:
+    """Leave out unfinished runs of methods with a finished one: a mean over seeds is over equally many rounds."""
+    finished = {run.method for run in runs if run.state == "finished"}
+    return [run for run in runs if run.state == "finished" or run.method not in finished]
+
+
+def _page(
+    runs: Sequence[Run],
+    target: float,
+    drawn: Mapping[str, Any],
+    failed: Sequence[FailedRun],
+    aims: bool,
+    lines: Iterable[str],
+) -> str:
     return _PAGE.format(
         title=escape(_title(runs, target, failed)),
         style=_STYLE,
-        progress="".join(f"<p><strong>{escape(line)}</strong></p>\n" for line in _progress(runs)),
+        progress="".join(f"<p><strong>{escape(line)}</strong></p>\n" for line in lines),
         conditions=escape(_conditions(runs)),
         summary=summary_table(methods_of(runs), target, failed, aims),
         settings=settings_table(runs, failed),
@@ -160,13 +179,23 @@ def _page(runs: Sequence[Run], target: float, drawn: Mapping[str, Any], failed: 
 
 def _title(runs: Sequence[Run], target: float, failed: Sequence[FailedRun]) -> str:
     """Return the page's title. Runs on different data or models are not compared."""
+    methods = methods_of(runs)
+    lost = {one.method for one in failed} - {method.label for method in methods}
+    end = f"; {len(lost)} failed" if lost else ""
+    if runs[0].family is not None:
+        return f"{_family(runs[0], len(methods) + len(lost))}{end}"
     if _differ(runs, ("data", "model")):
         return f"{len(runs)} runs with different data or models"
-    methods = methods_of(runs)
     references = [method.label for method in methods if method.first.pooled]
-    lost = {one.method for one in failed} - {method.label for method in methods}
     title = headline({m.label: [run.records for run in m.runs] for m in methods}, target, references)
-    return f"{title}; {len(lost)} failed" if lost else title
+    return f"{title}{end}"
+
+
+def _family(run: Run, count: int) -> str:
+    """Return the title of runs of one method, whose labels have only the settings that differ."""
+    if is_point(run.folder):
+        return f"Sweep of {count} points with {run.family}"
+    return f"{count} runs of {run.family} with different settings"
 
 
 def _progress(runs: Sequence[Run]) -> Iterator[str]:
@@ -193,10 +222,10 @@ def _time_left(run: Run) -> str:
 
 
 def _conditions(runs: Sequence[Run]) -> str:
-    first = runs[0]
-    seeds = list(dict.fromkeys(run.config.seed for run in runs))
+    first, different = runs[0], _differ(runs, ("data", "model"))
+    seeds = list(dict.fromkeys(run.config.seed for run in runs[: 1 if different else None]))
     text = conditions(first.config, first.records[0], first.partition.dataset if first.partition else None, seeds)
-    if _differ(runs, ("data", "model")):
+    if different:
         return f"The runs differ in data or model. The first run: {text}."
     bands = any(len(method.runs) > 1 for method in methods_of(runs))
     return f"{text}. {_BANDS if bands else ''}".strip()

@@ -14,11 +14,13 @@ from raybcgd.config import Config, make_config, run_tables
 from raybcgd.data.partition import Partitioner
 from raybcgd.data.settings import PARTITIONS
 from raybcgd.errors import ConfigError
-from raybcgd.record.comparison import read_comparison
+from raybcgd.record.comparison import planned_methods
 from raybcgd.record.lock import in_use
 from raybcgd.record.partition import PartitionRecord, read_partition
 from raybcgd.record.rounds import RoundLog, RoundRecord
 from raybcgd.record.summary import accuracies, reaches
+from raybcgd.report.style import shortened
+from raybcgd.report.sweeps import point_label
 from raybcgd.server.budget import ended_by
 from raybcgd.storage import RunFolder, slug
 
@@ -27,6 +29,8 @@ log = logging.getLogger(__name__)
 State = Literal["finished", "running", "stopped"]
 """A stopped run has not finished, and no process continues it."""
 STOPPED_EARLY = "stopped before its first round was complete"
+_MOST_KEYS = 4
+"""Runs that differ in more settings are named after their folders."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,8 @@ class Run:
     records: tuple[RoundRecord, ...]
     partition: PartitionRecord | None
     state: State = "finished"
+    family: str | None = None
+    """The method's name, if the label has only the settings that differ between this run and all others."""
 
     @cached_property
     def evaluated(self) -> list[RoundRecord]:
@@ -155,23 +161,51 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
             if not begun:
                 raise ConfigError(_without_rounds(folder))
             log.warning("%s is left out: it %s", folder, "has no rounds yet" if in_use(folder) else STOPPED_EARLY)
-    runs = [_read(RunFolder(folder)) for folder in begun]
-    named: list[Run] = []
-    for run in runs:
-        same = [other for other in runs if other.label == run.label]
-        if len(same) > 1:
-            label = f"{run.label} ({_distinction(run, same)})"
-            run = replace(run, label=label, method=label)
-        named.append(run)
-    return named
+    return _labelled([_read(RunFolder(folder)) for folder in begun])
 
 
-def _distinction(run: Run, same: Sequence[Run]) -> str:
-    """Return the settings that tell a run from others with the same label, such as the points of a sweep."""
-    keys = differing_settings([other.settings for other in same])
-    text = ", ".join(f"{key.rpartition('.')[2]} = {run.settings.get(key)}" for key in keys)
-    unique = len({tuple(repr(other.settings.get(key)) for key in keys) for other in same}) == len(same)
-    return text if keys and len(keys) <= 4 and unique else run.folder.name
+def _labelled(runs: Sequence[Run]) -> list[Run]:
+    """Give different labels to runs that have the same one, such as the points of a sweep.
+
+    The labels have the settings that differ, followed by the method if there are others. Labels that would be equal
+    where a figure cuts them start with the name of the folder.
+    """
+    named: dict[Path, Run] = {}
+    for label in dict.fromkeys(run.label for run in runs):
+        same = [run for run in runs if run.label == label]
+        if len(same) == 1:
+            named[same[0].folder] = same[0]
+            continue
+        texts, alone = _distinctions(same), len(same) == len(runs)
+        if texts is None:
+            labels = [f"{label} ({run.folder.name})" for run in same]
+        else:
+            labels = texts if alone else [f"{text} ({label})" for text in texts]
+            if len({shortened(each) for each in labels}) < len(labels):
+                labels = [f"{run.folder.name}: {each}" for run, each in zip(same, labels, strict=True)]
+        family = label if alone and texts is not None else None
+        for run, own in zip(same, labels, strict=True):
+            named[run.folder] = replace(run, label=own, method=own, family=family)
+    return [named[run.folder] for run in runs]
+
+
+def _distinctions(same: Sequence[Run]) -> list[str] | None:
+    """Return the settings that tell runs apart, such as "lr 0.1, beta 0.5". None if there are too many, or none do."""
+    sweeps = dict.fromkeys(run.folder.parent for run in same if is_point(run.folder))
+    points = [run_tables(RunFolder(point)) for sweep in sweeps for point in folders_in(sweep)]
+    others = [dict(flat_settings(tables)) for tables in points if method_title(tables) == same[0].label]
+    keys = differing_settings(
+        [*(run.settings for run in same), *others]
+    )  # points without a round are not among the runs
+    unique = len({tuple(repr(run.settings.get(key)) for key in keys) for run in same}) == len(same)
+    if not keys or len(keys) > _MOST_KEYS or not unique:
+        return None
+    return [point_label({key: run.settings.get(key) for key in keys}) for run in same]
+
+
+def is_point(folder: Path) -> bool:
+    """Return whether a run is a point of a sweep, which may be in progress."""
+    return (folder.parent / "sweep.json").exists() or (folder.parent / "tune").is_dir()
 
 
 def has_rounds(folder: Path) -> bool:
@@ -203,20 +237,14 @@ def run_folders(path: Path) -> list[Path]:
         log.warning("note: comparisons and sweeps inside %s are left out; pass their folders: %s", path, inside)
     # A run that failed in its first round has nothing to show.
     found = [folder for folder in found if has_rounds(folder)] or found
-    order = [path / slug(name) for name in _methods(path)]
+    order = [path / slug(name) for name in planned_methods(path)]
     return [*(folder for folder in order if folder in found), *(folder for folder in found if folder not in order)]
-
-
-def _methods(folder: Path) -> dict[str, str]:
-    """Return the method of each run of a comparison by the run's label, in order."""
-    comparison = read_comparison(folder)
-    return {} if comparison is None else comparison.methods
 
 
 def _read(folder: RunFolder) -> Run:
     tables = run_tables(folder)
     records = tuple(RoundLog(folder.rounds))
-    methods = _methods(folder.path.parent)
+    methods = planned_methods(folder.path.parent)
     label = next((label for label in methods if slug(label) == folder.path.name), None) or method_title(tables)
     config, partition = _readable_config(tables), read_partition(folder.partition)
     state = _state(folder, config, len(records))

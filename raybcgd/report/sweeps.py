@@ -36,6 +36,12 @@ def settings_text(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{names[key]} = {value}" for key, value in settings.items())
 
 
+def point_label(settings: Mapping[str, Any]) -> str:
+    """Return settings as a label of a figure, such as "lr 0.1, epochs 2"."""
+    names = short_names(settings)
+    return ", ".join(f"{names[key]} {value}" for key, value in settings.items())
+
+
 def short_names(keys: Iterable[str]) -> dict[str, str]:
     """Return the end of each key, as long as needed to tell the keys apart: "lr" for "algorithm.lr"."""
     parts = {key: key.split(".") for key in keys}

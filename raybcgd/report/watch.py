@@ -11,6 +11,7 @@ from raybcgd.errors import ConfigError
 from raybcgd.record.lock import in_use
 from raybcgd.report.failures import failed_runs
 from raybcgd.report.page import write_report
+from raybcgd.report.planned import finished_lines
 from raybcgd.report.runs import read_runs, run_folders
 from raybcgd.storage import RunFolder
 
@@ -61,7 +62,9 @@ class LivePage:
         with tempfile.TemporaryDirectory() as folder:
             page = Path(folder) / "report.html"
             target = self._target or runs[0].config.metrics.target
-            write_report(runs, target, page, failed=failed_runs(self._paths, runs), asked=self._target is not None)
+            failed = failed_runs(self._paths, runs)
+            lines = finished_lines(self._paths, failed)
+            write_report(runs, target, page, failed=failed, asked=self._target is not None, lines=lines)
             return page.read_bytes()
 
 

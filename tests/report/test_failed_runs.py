@@ -38,9 +38,9 @@ def errors(page: str) -> str:
 def test_a_diverged_point_of_a_sweep_is_a_failure(sweep: Path) -> None:
     assert report(sweep).exit_code == 0
     page = (sweep / "report.html").read_text()
-    assert "; 1 failed</h1>" in page
-    assert "<td>FedAvg (lr = 100.0)</td><td>failed</td><td>-</td>" in page
-    assert f"<td>FedAvg (lr = 100.0)</td><td>{DIVERGED}</td>" in errors(page)
+    assert "<h1>Sweep of 3 points with FedAvg; 1 failed</h1>" in page
+    assert "<td>lr 100.0</td><td>failed</td><td>-</td>" in page
+    assert f"<td>lr 100.0</td><td>{DIVERGED}</td>" in errors(page)
     assert "<th>final accuracy</th>" in page
     assert "Stopped before the end" not in page
 
@@ -49,8 +49,8 @@ def test_a_point_that_diverged_in_its_first_round_is_listed_too(sweep: Path) -> 
     (sweep / "002/rounds.jsonl").write_text("")
     assert report(sweep).exit_code == 0
     page = (sweep / "report.html").read_text()
-    assert "<td>FedAvg (lr = 100.0)</td><td>failed</td><td>-</td>" in page
-    assert f"<td>FedAvg (lr = 100.0)</td><td>{DIVERGED}</td>" in errors(page)
+    assert "<td>lr 100.0</td><td>failed</td><td>-</td>" in page
+    assert f"<td>lr 100.0</td><td>{DIVERGED}</td>" in errors(page)
     assert "first round was complete" not in page
 
 
@@ -65,7 +65,7 @@ def test_a_failed_point_alone_has_one_row_and_its_reason(sweep: Path) -> None:
 def test_a_point_that_runs_again_is_in_progress(sweep: Path) -> None:
     with locked(str(sweep / "002")):
         page = LivePage([sweep]).html().decode()
-    assert "In progress: FedAvg (lr = 100.0), round 1 of 6" in page
+    assert "In progress: lr 100.0, round 1 of 6" in page
     assert DIVERGED not in page
 
 

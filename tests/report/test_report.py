@@ -114,6 +114,7 @@ def test_variants_keep_their_labels_and_their_order(tmp_path: Path) -> None:
         ("fedavg/rounds.jsonl", "rounds.jsonl, line 3, is not a round record"),
         ("fedavg/partition.json", "partition.json is not a partition record; delete it"),
         ("comparison.json", "comparison.json is not a comparison record; restore it, or delete it"),
+        ("planned.json", "planned.json is not a list of planned runs; restore it, or delete it"),
     ],
 )
 def test_damaged_files_are_named(file: str, words: str, folder: Path, tmp_path: Path) -> None:
@@ -137,7 +138,11 @@ def test_runs_that_differ_in_their_settings_are_named_by_them(folder: Path, tmp_
         one = shutil.copytree(folder / "fedavg", tmp_path / f"{number:03d}")
         config = one / "config.toml"
         config.write_text(re.sub(r"^lr = .*$", f"lr = {lr}", config.read_text(), flags=re.MULTILINE))
-    assert [run.label for run in read_runs([tmp_path])] == ["FedAvg (lr = 0.05)", "FedAvg (lr = 0.1)"]
+    assert [run.label for run in read_runs([tmp_path])] == ["lr 0.05", "lr 0.1"]
+    assert report(tmp_path).exit_code == 0
+    assert "<h1>2 runs of FedAvg with different settings</h1>" in (tmp_path / "report.html").read_text()
+    labels = [run.label for run in read_runs([tmp_path, folder / "fedbcgd"])]
+    assert labels == ["lr 0.05 (FedAvg)", "lr 0.1 (FedAvg)", "FedBCGD"]
 
 
 def test_the_page_lists_the_hyper_parameters_of_every_run(page: Path) -> None:
@@ -177,9 +182,11 @@ def test_the_page_says_which_data_the_accuracy_is_measured_on(page: Path, folder
 def test_runs_on_different_data_get_no_headline(folder: Path, tmp_path: Path) -> None:
     first, second = read_runs([folder / "fedavg", folder / "fedbcgd"])
     data = second.config.data.model_copy(update={"source": "other"})
-    second = replace(second, config=second.config.model_copy(update={"data": data}))
+    second = replace(second, config=second.config.model_copy(update={"data": data, "seed": 7}))
     write_report([first, second], 0.2, tmp_path / "page.html")
-    assert "<h1>2 runs with different data or models</h1>" in (tmp_path / "page.html").read_text()
+    text = (tmp_path / "page.html").read_text()
+    assert "<h1>2 runs with different data or models</h1>" in text
+    assert f"The first run: {conditions(first.config, first.records[0])}.</p>" in text, "with its own seed only"
 
 
 def test_moved_clients_are_no_failures(folder: Path) -> None:

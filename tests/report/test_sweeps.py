@@ -1,6 +1,10 @@
-"""The table of a sweep, the hint about the edge of its grid, and its time left."""
+"""The table of a sweep, the hint about the edge of its grid, its time left, and the labels of its points."""
 
 import io
+import re
+import shutil
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +12,11 @@ import pytest
 from rich.console import Console
 
 from raybcgd import ConfigError
+from raybcgd.report.page import write_report
 from raybcgd.report.points import Points
 from raybcgd.report.progress import Display
+from raybcgd.report.runs import read_runs
+from raybcgd.report.style import shortened
 from raybcgd.report.sweeps import Point, edge_hints, points_table, ranked, short_names
 from raybcgd.storage import RunFolder
 from tests.conftest import small
@@ -58,6 +65,39 @@ def test_headings_and_labels_use_the_shortest_names_that_differ() -> None:
     assert short_names(["lr", "algorithm.lr"]) == {"lr": "lr", "algorithm.lr": "algorithm.lr"}
     both = Point(0, {"local.epochs": 1, "data.phases.epochs": 2, "rounds": 3}, {})
     assert both.label == "local.epochs = 1, phases.epochs = 2, rounds = 3"
+
+
+def grid(source: Path, out: Path, **values: Sequence[float]) -> Path:
+    """Copy a run once per combination of the values, as a sweep does."""
+    (out / "tune").mkdir(parents=True)
+    for number, settings in enumerate(product(*values.values())):
+        config = shutil.copytree(source, out / f"{number:03d}") / "config.toml"
+        for name, value in zip(values, settings, strict=True):
+            config.write_text(re.sub(rf"^{name} = .*$", f"{name} = {value}", config.read_text(), flags=re.MULTILINE))
+    return out
+
+
+def test_the_labels_of_points_have_only_what_differs(folder: Path, tmp_path: Path) -> None:
+    sweep = grid(folder / "fedbcgd", tmp_path / "sweep", lr=(0.02, 1.0), momentum=(0.1, 0.5))
+    runs = read_runs([sweep])
+    assert [run.label for run in runs] == [
+        *("lr 0.02, momentum 0.1", "lr 0.02, momentum 0.5", "lr 1.0, momentum 0.1", "lr 1.0, momentum 0.5")
+    ]
+    write_report(runs, 0.2, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "<h1>Sweep of 4 points with FedBCGD</h1>" in page
+    assert "FedBCGD (" not in page
+    for number in (2, 3):  # points without a round still tell which settings differ
+        (sweep / f"{number:03d}/rounds.jsonl").write_text("")
+    assert [run.label for run in read_runs([sweep])] == ["lr 0.02, momentum 0.1", "lr 0.02, momentum 0.5"]
+
+
+def test_labels_that_are_cut_start_with_the_number_of_the_point(folder: Path, tmp_path: Path) -> None:
+    values = (0.123456789012345, 0.123456789012346)
+    sweep = grid(folder / "fedbcgd", tmp_path / "sweep", lr_decay=(0.25, 0.5), momentum=values)
+    labels = [shortened(run.label) for run in read_runs([sweep])]
+    assert len(set(labels)) == 4, labels
+    assert labels[3].startswith("003: ")
 
 
 def test_a_best_value_at_the_edge_of_the_grid_gives_a_hint() -> None:

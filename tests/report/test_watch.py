@@ -15,9 +15,12 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from raybcgd.compare.comparison import compare
+from raybcgd.config import Config
 from raybcgd.experiment import run
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.report.watch import LivePage, live_server
@@ -115,6 +118,31 @@ def test_runs_without_a_round_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     shutil.copy(tmp_path / "a/config.toml", tmp_path / "b")
     assert rounds_shown(LivePage([tmp_path]).html().decode()) == 1
+
+
+def test_the_page_of_a_comparison_in_progress_has_one_row_per_method(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def watched(config: Config, **options: Any) -> Any:
+        def look(record: RoundRecord) -> None:
+            if (config.seed, record.round) == (5, 0):
+                pages.append(page.html().decode())
+
+        return run(config, observe=look, **options)
+
+    pages: list[str] = []
+    page = LivePage([out])
+    monkeypatch.setattr("raybcgd.compare.comparison.run", watched)
+    variants = [{"label": label, "algorithm": {"name": label}} for label in ("fedbcgd", "fedavg")]
+    base = small(rounds=2).model_dump()
+    compare(Config.model_validate({**base, "compare": {"variants": variants, "seeds": [3, 5]}}), out=out)
+    for text, finished in zip(pages, (1, 3), strict=True):
+        assert f"<strong>{finished} of 4 runs have finished.</strong>" in text
+        assert text.count("<td>fedbcgd</td><td>2</td>") == 1, "the curve does not fall back to one round"
+        assert "<strong>Numbers and figures leave out seeds that have not finished" in text
+    assert re.search(r"In progress: fedbcgd, seed 5, round 1 of 2, about \d+ s left", pages[0])
+    assert "<th>upload reduction vs. fedbcgd</th>" in pages[1]
+    assert "have finished" not in page.html().decode()
 
 
 async def look(address: str, profile: Path, done: Callable[[str], bool]) -> None:
