@@ -194,9 +194,8 @@ def _distinctions(same: Sequence[Run]) -> list[str] | None:
     sweeps = dict.fromkeys(run.folder.parent for run in same if is_point(run.folder))
     points = [run_tables(RunFolder(point)) for sweep in sweeps for point in folders_in(sweep)]
     others = [dict(flat_settings(tables)) for tables in points if method_title(tables) == same[0].label]
-    keys = differing_settings(
-        [*(run.settings for run in same), *others]
-    )  # points without a round are not among the runs
+    # Points without a round are not among the runs.
+    keys = differing_settings([*(run.settings for run in same), *others])
     unique = len({tuple(repr(run.settings.get(key)) for key in keys) for run in same}) == len(same)
     if not keys or len(keys) > _MOST_KEYS or not unique:
         return None

@@ -76,9 +76,9 @@ def test_a_stack_that_does_not_fit_is_halved(out: Path, sizes: list[int]) -> Non
 def test_states_on_the_device_are_freed_before_a_stack_is_halved(out: Path, sizes: list[int]) -> None:
     expected = run(on("cpu", **STACK), out=out / "cpu")
     without = peak(out / "without", {**STACK, "hosts": {"device_state_memory_mb": 0}})
-    assert peak(out / "with", STACK) > 1.02 * without
+    assert peak(out / "with", STACK) > 1.15 * without
     gc.collect()
-    torch.standin.limit_memory(int(1.01 * without))
+    torch.standin.limit_memory(int(1.1 * without))
     sizes.clear()
     assert outcome(run(on("gpu", **STACK), out=out / "freed")) == outcome(expected)
     assert len(sizes) > 3
