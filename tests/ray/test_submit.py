@@ -133,7 +133,7 @@ def test_an_error_found_only_on_the_cluster_fails_the_job_with_one_line(cluster:
     ],
     ids=["config error", "failed run"],
 )
-def test_kuberay_retries_a_failed_run_but_no_config_error(
+def test_the_rendered_entrypoint_stops_on_a_config_error_and_fails_with_the_run(
     cluster: Head, config: Path, tmp_path: Path, settings: list[str], status: str, message: str
 ) -> None:
     """KubeRay retries a RayJob whose Ray job is FAILED. One whose Ray job is STOPPED is complete."""
