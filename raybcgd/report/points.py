@@ -22,7 +22,8 @@ class Points:
     """The rounds of all points, counted in the logs of their runs. Runs on other nodes count when they end."""
 
     def __init__(self, display: Display, folders: Sequence[Path], rounds: Sequence[int]) -> None:
-        self._display, self._folders, self._rounds = display, folders, list(rounds)
+        self._display, self._folders = display, folders
+        self._rounds = list(rounds)
         """Rounds that each point is expected to run, or has run if it has ended."""
         self._ended: set[int] = set()
         self.screen, self._started = Screen(display.console), monotonic()
