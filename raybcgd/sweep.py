@@ -249,10 +249,15 @@ def _trial(
     return {"results": json.dumps(_results(config, result.records, result.summary))}
 
 
+_NOT_OF_POINTS = ("label", "settings", "seeds", "failures", "pooled", "last_tenth_deviation", "ended_by")
+"""Fields of a row in a comparison that say nothing about a point of a sweep, or that its summary has too."""
+
+
 def _results(config: Config, records: Sequence[RoundRecord], summary: Mapping[str, Any]) -> dict[str, Any]:
     """Return a run's summary and its row in a comparison."""
     target = config.metrics.target
-    return {**summary, **standing("", "", records, summary, target)._asdict(), "target": target}
+    row = standing("", "", records, summary, target)._asdict()
+    return {**summary, **{name: row[name] for name in row if name not in _NOT_OF_POINTS}, "target": target}
 
 
 def _point(number: int, settings: dict[str, Any], metrics: Mapping[str, Any], error: Exception | None) -> Point:

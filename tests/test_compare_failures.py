@@ -16,6 +16,7 @@ from raybcgd.compare.comparison import compare, variant_configs
 from raybcgd.config import load_config
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.report.runs import read_runs
+from raybcgd.report.watch import LivePage
 from tests.test_compare import small
 
 
@@ -71,6 +72,28 @@ def test_a_diverging_run_does_not_stop_the_others(tmp_path: Path) -> None:
     path.write_text(small(compare={"variants": variants[:1]}).to_toml())
     result = CliRunner().invoke(app, ["compare", str(path), "--out", str(tmp_path / "none")])
     assert (result.exit_code, result.stderr.split(":")[1]) == (1, " no run of the comparison finished")
+
+
+def test_a_report_names_a_failure_while_the_comparison_runs(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    variants = [{"label": label, "algorithm": {"name": "fedavg", "lr": lr}} for label, lr in (("a", 0.1), ("b", 1e300))]
+    config, started = small(compare={"variants": [*variants, {**variants[0], "label": "c"}]}), list[str]()
+
+    def interrupted(config: Config, **options: Any) -> Any:
+        started.append(options["label"])
+        if options["label"] == "c":
+            raise KeyboardInterrupt
+        return run(config, **options)
+
+    monkeypatch.setattr("raybcgd.compare.comparison.run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compare(config, out=out, progress=False)
+    page = LivePage([out]).html().decode()
+    assert started == ["a", "b", "c"]
+    assert "1 of 3 runs have finished." in page
+    assert "<td>b</td><td>failed</td>" in page
+    assert "<td>b</td><td>client " in page.split('<section id="errors">')[1]
+    monkeypatch.undo()
+    assert list(compare(config, out=out, progress=False, resume=True).failures) == ["b"]
 
 
 def test_one_diverging_seed_is_left_out_of_the_means(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,7 @@ def compare(
                     runs[name] = _run(one, given, RunFolder(folder / slug(name)), display, name)
                 except RunError as error:
                     failures[name] = str(error)
+                    write_plan(folder, configs, seeds, failures)
     if not runs:
         raise RunError(f"no run of the comparison finished: {'; '.join(f'{n}: {e}' for n, e in failures.items())}")
     return _report(runs, failures, prepared, seeds, given["dataset"].name, folder)

@@ -1,7 +1,8 @@
 """`planned.json` and `comparison.json`: the runs of a comparison before it starts, and its results."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, ValidationError
@@ -35,10 +36,12 @@ class PlannedRun(Section):
     seed: int
     folder: Annotated[str, Field(pattern=r"^[a-z0-9_][a-z0-9_.-]*$")]
     """The name of its folder, which is in that of the comparison."""
+    failure: str | None = None
+    """Why it failed. None: it did not, or not yet."""
 
 
 class Plan(Section):
-    """The runs of a comparison, in order."""
+    """The runs of a comparison, in order. The comparison adds failures as they occur."""
 
     runs: tuple[PlannedRun, ...]
 
@@ -53,10 +56,15 @@ def run_labels(label: str, seeds: Sequence[int]) -> list[str]:
     return [f"{label}, seed {seed}" for seed in seeds] if len(seeds) > 1 else [label]
 
 
-def write_plan(folder: Path, variants: Iterable[str], seeds: Sequence[int]) -> None:
-    """Write `planned.json` to a folder, so that a report can group the runs before the comparison ends."""
+def write_plan(
+    folder: Path, variants: Iterable[str], seeds: Sequence[int], failures: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Write `planned.json` to a folder, so that a report can group the runs before the comparison ends.
+
+    `failures` are the reasons by the labels of the failed runs.
+    """
     planned = tuple(
-        PlannedRun(label=label, variant=variant, seed=seed, folder=slug(label))
+        PlannedRun(label=label, variant=variant, seed=seed, folder=slug(label), failure=failures.get(label))
         for variant in variants
         for label, seed in zip(run_labels(variant, seeds), seeds, strict=True)
     )

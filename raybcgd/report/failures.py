@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from raybcgd.config import run_tables
 from raybcgd.errors import ConfigError
-from raybcgd.record.comparison import read_comparison, run_labels
+from raybcgd.record.comparison import read_comparison, read_plan, run_labels
 from raybcgd.record.lock import in_use
 from raybcgd.report.runs import STOPPED_EARLY, Run, flat_settings, folders_in, has_rounds, method_title
 from raybcgd.report.sweeps import point_label
@@ -37,7 +37,7 @@ def failed_runs(paths: Sequence[Path], runs: Sequence[Run] = ()) -> list[FailedR
     family = runs[0].family if runs else None
     for path in paths:
         folder = path.parent if RunFolder(path).config.exists() else path
-        for one in (*_of_comparison(folder), *_of_sweep(folder, family), *_stopped(path)):
+        for one in (*_of_comparison(folder), *_of_plan(folder), *_of_sweep(folder, family), *_stopped(path)):
             ended = not RunFolder(one.folder).summary.exists() and not in_use(one.folder)
             if ended and path in (one.folder, one.folder.parent):
                 found.setdefault(one.folder, one)
@@ -60,6 +60,14 @@ def _of_comparison(folder: Path) -> Iterator[FailedRun]:
         known = ", ".join(filter(None, [f"name = {row.get('algorithm') or 'unknown'}", row.get("settings")]))
         for name, reason in zip(unfinished, row.get("failures") or (), strict=False):
             yield FailedRun(name, row["label"], str(reason), folder / slug(name), known)
+
+
+def _of_plan(folder: Path) -> Iterator[FailedRun]:
+    """Yield the failed runs of a comparison in progress."""
+    plan = read_plan(folder)
+    for run in () if plan is None else plan.runs:
+        if run.failure is not None:
+            yield FailedRun(run.label, run.variant, run.failure, folder / run.folder)
 
 
 def _of_sweep(folder: Path, family: str | None) -> Iterator[FailedRun]:

@@ -61,6 +61,7 @@ def test_a_point_that_fails_for_another_reason_than_its_settings_fails_the_sweep
     assert not (tmp_path / "sweep/best.toml").exists()
     finished = (tmp_path / "sweep/000/summary.json").stat().st_mtime_ns
     before = points(tmp_path)[0]
+    assert not [name for name, value in before.items() if value in ("", [])], "every field says something"
     done = sweep(config, tmp_path, "--grid", "metrics.host=127.0.0.1,127.0.0.2", "--resume", "auto")
     assert done.exit_code == 0, done.output
     assert (tmp_path / "sweep/000/summary.json").stat().st_mtime_ns == finished, "a finished point is read"
