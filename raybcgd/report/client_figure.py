@@ -10,9 +10,11 @@ from raybcgd.report.style import NewFigure, draw_curve, line_styles
 def client_accuracy(new: NewFigure, methods: Sequence[Method]) -> Any | None:
     """Plot the mean, the worst tenth and the deviation of the clients' accuracies, as means over seeds with bands.
 
-    Methods with a run that did not measure them are left out. Return None if there are no others.
+    Centralised training, and methods with a run that did not measure them, are left out. Return None if there are no
+    others.
     """
-    measured = [m for m in methods if all(any(record.quality.clients for record in run.records) for run in m.runs)]
+    federated = [method for method in methods if not method.first.pooled]
+    measured = [m for m in federated if all(any(record.quality.clients for record in run.records) for run in m.runs)]
     if not measured:
         return None
     figure = new(11.5, 3.5)

@@ -167,7 +167,7 @@ def by_block(
     """
     runs = [method.first for method in methods[:_MAX_HEAT_MAPS]]
     tables = [np.array(values(run), dtype=float).T for run in runs]
-    known = np.concatenate([table[table > 0] for table in tables])
+    known = np.concatenate([np.empty(0), *(table[table > 0] for table in tables)])
     if not known.size:
         return None
     low, high = _colour_range(float(known.min()), float(known.max()))

@@ -99,8 +99,9 @@ _LEFT_OUT = "Numbers and figures leave out seeds that have not finished, if anot
 def draw(new: NewFigure, runs: Sequence[Run], target: float | None) -> dict[str, Any]:
     """Return the figures that have data, by name. They mark the target, if there is one."""
     methods = methods_of(runs)
+    federated = [method for method in methods if not method.first.pooled]
     drift = figures.by_block(
-        new, methods, lambda run: [r.blocks.drift_diversity for r in run.records], "drift diversity"
+        new, federated, lambda run: [r.blocks.drift_diversity for r in run.records], "drift diversity"
     )
     movement = figures.by_block(new, methods, lambda run: [r.blocks.movement for r in run.records], "distance moved")
     drawn = {
@@ -111,7 +112,7 @@ def draw(new: NewFigure, runs: Sequence[Run], target: float | None) -> dict[str,
         "drift": drift,
         "movement": movement,
         "upload": figures.uploads(new, methods),
-        "partition": figures.partitions(new, runs),
+        "partition": figures.partitions(new, [run for run in runs if not run.pooled] or runs),
         "failures": figures.failures(new, methods),
     }
     return {name: figure for name, figure in drawn.items() if figure is not None}

@@ -93,7 +93,7 @@ def notes(lines: Sequence[Standing], target: float) -> list[str]:
         found.append("± is one standard deviation over the seeds.")
     pooled = ", ".join(line.label for line in lines if line.pooled)
     if pooled:
-        found.append(f"{pooled}: the data is in one place, so there is no federated upload.")
+        found.append(f"{pooled}: the data is in one place: there is no federated upload, and no drift.")
     limits = dict.fromkeys(limit for line in lines for limit in line.ended_by)
     ended = {limit: ", ".join(line.label for line in lines if limit in line.ended_by) for limit in limits}
     return found + [f"Ended early: {labels} ({limit})." for limit, labels in ended.items()]

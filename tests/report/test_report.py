@@ -16,8 +16,9 @@ from raybcgd.errors import ConfigError
 from raybcgd.record.rounds import Dropped, RoundLog, Timing
 from raybcgd.record.summary import typical_seconds
 from raybcgd.report.html_tables import failure_table, summary_table
-from raybcgd.report.page import write_report
+from raybcgd.report.page import draw, write_report
 from raybcgd.report.runs import methods_of, read_runs
+from raybcgd.report.style import drawing
 from raybcgd.report.tables import conditions
 from tests.conftest import small
 from tests.report.conftest import FIGURES, report
@@ -217,7 +218,20 @@ def test_centralised_training_is_never_the_best_and_saves_nothing(folder: Path) 
     row = text.split("<td>FedBCGD</td>")[1].split("</tr>")[0]
     assert "best" not in row
     assert "×" not in row  # noqa: RUF001
-    assert "FedBCGD: the data is in one place, so there is no federated upload." in text
+    assert "FedBCGD: the data is in one place: there is no federated upload, and no drift." in text
+
+
+def test_centralised_training_has_no_figures_of_clients(folder: Path) -> None:
+    runs = read_runs([folder])[:2]
+    assert runs[1].partition is not None
+    pooled = replace(runs[1], partition=runs[1].partition.model_copy(update={"clients": 1}))
+    with drawing() as new:
+        drawn = draw(new, [runs[0], pooled], None)
+        titles = {name: [axes.get_title("left") for axes in figure.axes[:-1]] for name, figure in drawn.items()}
+        assert titles["drift"] == [runs[0].label]
+        assert titles["movement"] == [runs[0].label, runs[1].label]
+        assert titles["partition"] == ["digits"]
+        assert {"drift", "clients"}.isdisjoint(draw(new, [pooled], None))
 
 
 def test_equal_texts_in_a_column_are_equally_bold(folder: Path) -> None:
