@@ -24,8 +24,9 @@ STACK: dict[str, Any] = {
     "model": {"options": {"hidden": [512]}},
     "blocks": {"count": 1},
 }
-MANY_STATES: dict[str, Any] = {**STACK, "rounds": 8, "data": {"partition": {"kind": "iid", "clients": 80}}}
-"""The states of most of the 80 clients take much more memory than earlier tests leave behind in reference cycles."""
+MANY_STATES: dict[str, Any] = {**STACK, "rounds": 24, "data": {"partition": {"kind": "iid", "clients": 300}}}
+"""The states of most of the 300 clients take much more memory than a stack of 16. On a busy machine, torch's threads keep
+the tensors of a failed stack for a while."""
 POISON: dict[str, Any] = {
     "data": {"partition": {"kind": "iid", "clients": 8}},
     "cohort": {"clients_per_block": None, "clients_per_round": 8, "on_client_error": "drop"},
@@ -78,12 +79,12 @@ def test_a_stack_that_does_not_fit_is_halved(out: Path, sizes: list[int]) -> Non
 def test_states_on_the_device_are_freed_before_a_stack_is_halved(out: Path, sizes: list[int]) -> None:
     expected = run(on("cpu", **MANY_STATES), out=out / "cpu")
     without = peak(out / "without", {**MANY_STATES, "hosts": {"device_state_memory_mb": 0}})
-    assert peak(out / "with", MANY_STATES) > 1.4 * without
+    assert peak(out / "with", MANY_STATES) > 2.4 * without
     gc.collect()
-    torch.standin.limit_memory(int(1.2 * without))
+    torch.standin.limit_memory(int(1.8 * without))
     sizes.clear()
     assert outcome(run(on("gpu", **MANY_STATES), out=out / "freed")) == outcome(expected)
-    assert len(sizes) > 8
+    assert len(sizes) > 24
     assert set(sizes) == {16}
 
 
