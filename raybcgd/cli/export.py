@@ -15,7 +15,7 @@ def export(
     csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write a CSV file.")] = None,
     parquet: Annotated[Path | None, typer.Option("--parquet", metavar="FILE", help="Write a Parquet file.")] = None,
 ) -> None:
-    """Write the rounds of runs to one table: a row per run and round, with the run's label, method and seed.
+    """Write the rounds of runs to one table: a row per run and round, with the run's label, method, seed and folder.
 
     The column `evaluated_on` says whether accuracy and loss are those of test or validation data.
     """
@@ -30,6 +30,7 @@ def export(
     for run in runs:
         frame, settings = run.frame(), run.settings
         frame.insert(0, "evaluated_on", settings.get("data", {}).get("evaluate_on", "test"))
+        frame.insert(0, "folder", str(run.folder))
         frame.insert(0, "seed", settings.get("seed", 0))
         frame.insert(0, "method", settings.get("algorithm", {}).get("name"))
         frame.insert(0, "run", run.label)

@@ -41,6 +41,10 @@ def failed_runs(paths: Sequence[Path], runs: Sequence[Run] = ()) -> list[FailedR
             ended = not RunFolder(one.folder).summary.exists() and not in_use(one.folder)
             if ended and path in (one.folder, one.folder.parent):
                 found.setdefault(one.folder, one)
+    ends = {run.comparison: run.end for run in runs}
+    for folder, one in found.items():
+        end = ends.get(folder.parent, "")
+        found[folder] = one._replace(label=one.label + end, method=one.method + end)
     for run in runs:
         if run.folder in found:
             found[run.folder] = found[run.folder]._replace(label=run.label, method=run.method)

@@ -9,7 +9,7 @@ from rich.filesize import decimal
 
 from raybcgd.record.summary import Standing, over_seeds, standing, summarise
 from raybcgd.report.failures import FailedRun
-from raybcgd.report.runs import Method, Run, differing_settings, methods_of
+from raybcgd.report.runs import Method, Run, comparable, differing_settings, methods_of
 from raybcgd.report.style import percentage
 from raybcgd.report.tables import (
     MEDIAN,
@@ -32,23 +32,27 @@ class _Cell(NamedTuple):
 
 
 def summary_table(methods: Sequence[Method], target: float, failed: Sequence[FailedRun] = (), aims: bool = True) -> str:
-    """Return an HTML table of accuracy and, with `aims`, of the upload to the target. The best values are bold."""
+    """Return an HTML table of accuracy and, with `aims`, of the upload to the target.
+
+    If all runs use the same data and model, the best values are bold, and uploads are compared with the first method.
+    """
     lines = [_line(method, target, failed) for method in methods]
-    federated = [line for line in lines if not line.pooled]
     ended = all(run.state == "finished" for method in methods for run in method.runs)
-    rows = []
+    alike = comparable([run for method in methods for run in method.runs])
+    federated = [line for line in lines if not line.pooled and not line.regression]
+    reference = federated[0] if len(federated) > 1 and alike else None
+    rows: list[dict[str, _Cell]] = []
     for method, line in zip(methods, lines, strict=True):
-        row = {"method": _Cell(_named(line)), "rounds": _Cell(_rounds(method, line)), **_quality(lines, line, ended)}
+        row = {"method": _Cell(_named(line)), "rounds": _Cell(_rounds(method, line)), **_quality(line, ended)}
         row["d per round"] = _Cell("-" if line.pooled else f"{line.upload_d_per_round:.3f}")
         if aims and not line.regression:
             row |= _to_target(line, target)
-        if len(federated) > 1 and not line.regression:
-            row[f"upload reduction vs. {federated[0].label}"] = _reduction(line, federated[0], target)
+        if reference is not None and not line.regression:
+            row[f"upload reduction vs. {reference.label}"] = _reduction(line, reference, target)
         rows.append({**row, "seconds per round": _Cell(shown_seconds(line.round_seconds_median))})
-    for label in dict.fromkeys(one.method for one in failed):
-        if label not in {line.label for line in lines}:
-            rows.append({**dict.fromkeys(rows[0], _Cell("-")), "method": _Cell(label), "rounds": _Cell("failed")})
-    return f"{_html(rows)}<p>{escape(' '.join([*notes(lines, target), UNIT, MEDIAN]))}</p>"
+    lost = dict.fromkeys(one.method for one in failed if one.method not in {line.label for line in lines})
+    rows += [{"method": _Cell(label), "rounds": _Cell("failed")} for label in lost]
+    return f"{_html(rows, bold=alike)}<p>{escape(' '.join([*notes(lines, target), UNIT, MEDIAN]))}</p>"
 
 
 def _line(method: Method, target: float, failed: Sequence[FailedRun]) -> Standing:
@@ -78,9 +82,9 @@ def _rounds(method: Method, line: Standing) -> str:
     return f"{line.rounds} of {wanted[0]}" if wanted else str(line.rounds)
 
 
-def _quality(lines: Sequence[Standing], line: Standing, ended: bool) -> dict[str, _Cell]:
-    """Return the cells of accuracies or, if no run has any, of losses."""
-    if all(other.regression for other in lines):
+def _quality(line: Standing, ended: bool) -> dict[str, _Cell]:
+    """Return the cells of accuracies or, for a regression, of losses."""
+    if line.regression:
         final, best = line.final_loss, line.best_loss
         return {
             "final loss" if ended else "loss so far": _Cell(shown_loss(final), _less(line, final)),
@@ -179,15 +183,32 @@ def _moved(runs: Sequence[Run]) -> str:
     return f"<p>{escape(text)}</p>" if shares else ""
 
 
-def _html(rows: Sequence[Mapping[str, _Cell]]) -> str:
-    """Return an HTML table from rows of cells by heading. Equal texts in a column are equally bold."""
-    head = "".join(f"<th>{escape(heading)}</th>" for heading in rows[0])
-    best = {heading: _best([row[heading] for row in rows]) for heading in rows[0]}
+def _html(rows: Sequence[Mapping[str, _Cell]], bold: bool = True) -> str:
+    """Return an HTML table from rows of cells by heading. With `bold`, the best cells of a column are.
+
+    Equal texts in a column are equally bold.
+    """
+    headings, none = _headings(rows), _Cell("-")
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    best = {heading: _best([row.get(heading, none) for row in rows]) for heading in headings}
     body = ""
     for row in rows:
-        cells = (_td(cell.text, len(rows) > 1 and _is_best(cell, best[heading])) for heading, cell in row.items())
-        body += f"<tr>{''.join(cells)}</tr>"
+        cells = ((row.get(heading, none), best[heading]) for heading in headings)
+        marked = (_td(cell.text, bold and len(rows) > 1 and _is_best(cell, other)) for cell, other in cells)
+        body += f"<tr>{''.join(marked)}</tr>"
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _headings(rows: Sequence[Mapping[str, _Cell]]) -> list[str]:
+    """Return the headings of all rows. Those that only some rows have follow the one that they follow there."""
+    found: list[str] = []
+    for row in rows:
+        place = 0
+        for heading in row:
+            if heading not in found:
+                found.insert(place, heading)
+            place = found.index(heading) + 1
+    return found
 
 
 def _best(cells: Sequence[_Cell]) -> _Cell:

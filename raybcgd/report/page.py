@@ -14,7 +14,7 @@ from raybcgd.report.client_figure import client_accuracy
 from raybcgd.report.failures import FailedRun
 from raybcgd.report.html_tables import failure_table, settings_table, summary_table
 from raybcgd.report.plots import headline
-from raybcgd.report.runs import Run, is_point, methods_of
+from raybcgd.report.runs import Run, comparable, is_point, methods_of
 from raybcgd.report.style import NewFigure, drawing, svg
 from raybcgd.report.tables import conditions
 
@@ -185,7 +185,7 @@ def _title(runs: Sequence[Run], target: float, failed: Sequence[FailedRun]) -> s
     end = f"; {len(lost)} failed" if lost else ""
     if runs[0].family is not None:
         return f"{_family(runs[0], len(methods) + len(lost))}{end}"
-    if _differ(runs, ("data", "model")):
+    if not comparable(runs):
         return f"{len(runs)} runs with different data or models"
     references = [method.label for method in methods if method.first.pooled]
     title = headline({m.label: [run.records for run in m.runs] for m in methods}, target, references)
@@ -223,17 +223,13 @@ def _time_left(run: Run) -> str:
 
 
 def _conditions(runs: Sequence[Run]) -> str:
-    first, different = runs[0], _differ(runs, ("data", "model"))
+    first, different = runs[0], not comparable(runs)
     seeds = list(dict.fromkeys(run.config.seed for run in runs[: 1 if different else None]))
     text = conditions(first.config, first.records[0], first.partition.dataset if first.partition else None, seeds)
     if different:
         return f"The runs differ in data or model. The first run: {text}."
     bands = any(len(method.runs) > 1 for method in methods_of(runs))
     return f"{text}. {_BANDS if bands else ''}".strip()
-
-
-def _differ(runs: Sequence[Run], keys: Sequence[str]) -> bool:
-    return any(getattr(run.config, key) != getattr(runs[0].config, key) for run in runs for key in keys)
 
 
 def _evaluated_on(runs: Sequence[Run]) -> str:

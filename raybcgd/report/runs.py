@@ -50,6 +50,15 @@ class Run:
     state: State = "finished"
     family: str | None = None
     """The method's name, if the label has only the settings that differ between this run and all others."""
+    comparison: Path | None = None
+    """The folder of the comparison that the run belongs to."""
+    end: str = ""
+    """The end of the label that names this folder, if other runs of the report have the same method."""
+
+    @property
+    def source(self) -> Path:
+        """The folder of the comparison, or of the run if it belongs to none."""
+        return self.comparison or self.folder
 
     @cached_property
     def evaluated(self) -> list[RoundRecord]:
@@ -138,6 +147,11 @@ def methods_of(runs: Sequence[Run]) -> list[Method]:
     ]
 
 
+def comparable(runs: Sequence[Run]) -> bool:
+    """Return whether all runs use the same data and model, so that one can be better than another."""
+    return all(run.config.data == runs[0].config.data and run.config.model == runs[0].config.model for run in runs)
+
+
 def differing_settings(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the keys of the settings that differ between runs, except `seed`, `hosts`, `metrics` and `compare`."""
     keys = dict.fromkeys(key for settings in runs for key in settings)
@@ -170,6 +184,7 @@ def _labelled(runs: Sequence[Run]) -> list[Run]:
     The labels have the settings that differ, followed by the method if there are others. Labels that would be equal
     where a figure cuts them start with the name of the folder.
     """
+    runs = _apart(runs)
     named: dict[Path, Run] = {}
     for label in dict.fromkeys(run.label for run in runs):
         same = [run for run in runs if run.label == label]
@@ -187,6 +202,27 @@ def _labelled(runs: Sequence[Run]) -> list[Run]:
         for run, own in zip(same, labels, strict=True):
             named[run.folder] = replace(run, label=own, method=own, family=family)
     return [named[run.folder] for run in runs]
+
+
+def _apart(runs: Sequence[Run]) -> list[Run]:
+    """Add the names of folders to all methods of comparisons that share one with each other or with another run.
+
+    Means over seeds are over the runs of one comparison.
+    """
+    sources: dict[str, set[Path]] = {}
+    for run in runs:
+        sources.setdefault(run.method, set()).add(run.source)
+    shared = {run.method for run in runs if run.comparison is not None and len(sources[run.method]) > 1}
+    if not shared:
+        return list(runs)
+    places = dict.fromkeys(run.source for run in runs if run.comparison is not None or run.method in shared)
+    names = [place.resolve().name for place in places]
+    ends = {p: f" ({p if names.count(name) > 1 else name})" for p, name in zip(places, names, strict=True)}
+
+    def named(run: Run, end: str) -> Run:
+        return replace(run, label=run.label + end, method=run.method + end, end=end)
+
+    return [named(run, ends.get(run.source, "")) for run in runs]
 
 
 def _distinctions(same: Sequence[Run]) -> list[str] | None:
@@ -244,11 +280,18 @@ def _read(folder: RunFolder) -> Run:
     tables = run_tables(folder)
     records = tuple(RoundLog(folder.rounds))
     methods = planned_methods(folder.path.parent)
-    label = next((label for label in methods if slug(label) == folder.path.name), None) or method_title(tables)
-    config, partition = _readable_config(tables), read_partition(folder.partition)
-    state = _state(folder, config, len(records))
+    planned = next((label for label in methods if slug(label) == folder.path.name), None)
+    label, config = planned or method_title(tables), _readable_config(tables)
     return Run(
-        label, methods.get(label, label), dict(flat_settings(tables)), folder.path, config, records, partition, state
+        label,
+        methods.get(label, label) if planned else label,
+        dict(flat_settings(tables)),
+        folder.path,
+        config,
+        records,
+        read_partition(folder.partition),
+        _state(folder, config, len(records)),
+        comparison=folder.path.parent if planned else None,
     )
 
 

@@ -41,6 +41,8 @@ class LivePage:
                     self._html, self._drawn = self._draw(list(runs)), runs
                 except ConfigError as error:  # for example, a file that is being replaced
                     log.warning("cannot draw the report: %s", error)
+                except Exception:  # a bug, which must not stop the server
+                    log.exception("cannot draw the report")
             return self._html
 
     def _runs(self) -> dict[Path, tuple[int, bool]]:

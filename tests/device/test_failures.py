@@ -25,8 +25,8 @@ STACK: dict[str, Any] = {
     "blocks": {"count": 1},
 }
 MANY_STATES: dict[str, Any] = {**STACK, "rounds": 24, "data": {"partition": {"kind": "iid", "clients": 300}}}
-"""The states of most of the 300 clients take much more memory than a stack of 16. On a busy machine, torch's threads keep
-the tensors of a failed stack for a while."""
+"""The states of most of the 300 clients take much more memory than a stack of 16. On a busy machine, torch's threads
+keep the tensors of a failed stack for a while."""
 POISON: dict[str, Any] = {
     "data": {"partition": {"kind": "iid", "clients": 8}},
     "cohort": {"clients_per_block": None, "clients_per_round": 8, "on_client_error": "drop"},
