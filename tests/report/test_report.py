@@ -130,7 +130,7 @@ def test_damaged_files_are_named(file: str, words: str, folder: Path, tmp_path: 
 def test_runs_of_the_same_method_get_different_labels(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "fedavg", tmp_path / "again")
     labels = [run.label for run in read_runs([folder / "fedavg", tmp_path / "again"])]
-    assert labels == ["FedAvg (fedavg)", "FedAvg (again)"]
+    assert labels == ["FedAvg (methods)", "FedAvg (again)"]
 
 
 def test_runs_that_differ_in_their_settings_are_named_by_them(folder: Path, tmp_path: Path) -> None:
