@@ -25,6 +25,7 @@ not finite, or whose magnitude is 2^900 or more, make their coordinate NaN.
 """
 
 import math
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -41,6 +42,7 @@ _CHUNK = {"cpu": 1 << 18}
 to launch fewer kernels."""
 _PAIRED_CHUNK, _PAIRED_SIZE = 1 << 17, 1 << 20
 """Elements per pass over a pair of rows, and the minimum length of rows that are added in pairs."""
+_kept = threading.local()
 _MERGED_PARTS = 8
 """Maximum number of merged sums that are kept separate. They may be in shared memory; adding them up makes a copy."""
 _GRID_EXPONENT = {torch.float32: -40, torch.float64: -90}
@@ -103,9 +105,12 @@ class ExactSum:
             self._waiting = row
             return
         waiting, self._waiting, first = self._waiting, None, self._start_if_empty()
+        buffers = _pair_of_buffers()
         for start in range(0, self.size, _PAIRED_CHUNK):
-            place = slice(start, start + _PAIRED_CHUNK)
-            one, other = waiting[place].double().add_(self._constant), row[place].double().sub_(self._constant)
+            place = slice(start, min(start + _PAIRED_CHUNK, self.size))
+            one, other = buffers[:, : place.stop - start]
+            one.copy_(waiting[place]).add_(self._constant)
+            other.copy_(row[place]).sub_(self._constant)
             lowest = self._levels[0][place]
             torch.add(one, other, out=lowest) if first else lowest.add_(one.add_(other))
 
@@ -212,6 +217,17 @@ class ExactSum:
     def total(self) -> Tensor:
         """Return the sum in float64, on the CPU."""
         return torch.cat([torch.empty(0, dtype=torch.float64), *(chunk.cpu() for _, chunk in self.chunks())])
+
+
+def _pair_of_buffers() -> Tensor:
+    """Return two buffers for chunks of rows, which this thread keeps.
+
+    glibc maps new ones into memory for every chunk, which takes longer than adding them.
+    """
+    if not hasattr(_kept, "buffers"):
+        _kept.buffers = torch.empty(2, _PAIRED_CHUNK, dtype=torch.float64)
+    buffers: Tensor = _kept.buffers
+    return buffers
 
 
 def new_vector(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
