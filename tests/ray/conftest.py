@@ -19,7 +19,6 @@ SETTINGS = {
     "RAY_health_check_timeout_ms": "1000",
     "RAY_health_check_failure_threshold": "3",
     "RAY_AUTH_MODE": "disabled",
-    "RAY_worker_niceness": "0",  # by default, workers starve on a busy machine
 }
 
 
@@ -32,8 +31,9 @@ def ray_environment() -> None:
 def start_cluster(*nodes: dict[str, Any]) -> Cluster:
     """Start a head and more nodes with these resources, and join them as the driver."""
     SHARED.stop()  # a process can be in one cluster only
-    # No test reads what the log monitor collects: the output of workers.
-    head = {"include_dashboard": False, "include_log_monitor": False, "dashboard_port": free_port(), **nodes[0]}
+    # No test reads what the log monitor collects, the output of workers, and these clusters have no autoscaler.
+    unused = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
+    head = {**unused, "dashboard_port": free_port(), **nodes[0]}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in NO_SPARE_WORKERS.items():
             patch.setenv(name, value)
