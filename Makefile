@@ -35,8 +35,8 @@ test-all: fast ray  ## Run all tests.
 	$(PYTEST) -m "alone or slow"
 	$(MAKE) --no-print-directory test-device
 
-test-device: $(READY)  ## Run the tests on the stand-in accelerator. The first run builds it.
-	OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile -m device tests/device
+test-device: $(READY)  ## Run the tests on the stand-in accelerator, first those with Ray. The first run builds it.
+	OMP_NUM_THREADS=1 $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m device tests/device
 
 check: lint types fast  ## Run lint, types and the tests without Ray: before each commit.
 

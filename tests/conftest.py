@@ -12,6 +12,8 @@ from raybcgd.config import Config, make_config
 # COLUMNS is set in the workers of pytest-xdist. The command line's console, created on import, would keep that width,
 # and a test could not ask for another one.
 os.environ.pop("COLUMNS", None)
+# By default, Ray's workers have a low priority, and starve on a busy machine.
+os.environ.update({"RAY_worker_niceness": "0"})
 
 
 ONE_BY_ONE = {"stack": 0}

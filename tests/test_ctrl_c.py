@@ -160,7 +160,6 @@ def test_ctrl_c_stops_a_run_on_ray_and_its_processes(config: Path, out: Path, wh
     [
         ("local", signal.SIGTERM),
         ("local", signal.SIGHUP),
-        pytest.param("ray", signal.SIGTERM, marks=pytest.mark.ray),
         pytest.param("ray", signal.SIGHUP, marks=[pytest.mark.ray, pytest.mark.slow]),
     ],
 )
@@ -196,12 +195,15 @@ def test_a_handler_that_ray_installs_does_not_get_a_delayed_signal() -> None:
 @linux
 @pytest.mark.ray
 def test_sigterm_saves_the_checkpoint_that_is_due(tmp_path: Path, out: Path) -> None:
-    """A round's checkpoint is saved when the next one has trained. The signal abandons that one, not the checkpoint."""
+    """A round's checkpoint is saved when the next one has trained. The signal abandons that one, not the checkpoint.
+
+    On Ray, this is also the test of SIGTERM, which takes the time to start Ray.
+    """
     tables = {"model": {"name": "tests.chaos.slow:slow", "options": {}}, "local": {"stack": 0}}
     config = tmp_path / "slow.toml"
     config.write_text(small(**tables, checkpoint={"every": 1}, evaluation={"every": 1000}).to_toml())
-    code, errors, *_ = interrupt(config, out, "engine=ray", whole_group=False, number=signal.SIGTERM)
-    assert code == 143, errors
+    ended = interrupt(config, out, "engine=ray", whole_group=False, number=signal.SIGTERM)
+    assert_clean_exit(*ended, out, signal.SIGTERM)
     done = len(list(RoundLog(out / "rounds.jsonl")))
     assert max(out.glob("checkpoints/round-*")).name == f"round-{done:06}"
 
@@ -227,22 +229,3 @@ def test_a_second_ctrl_c_ends_the_process_at_once() -> None:
         process.wait(1)
     process.send_signal(signal.SIGINT)
     assert process.wait(10) == 130
-
-
-@linux
-@pytest.mark.ray
-def test_a_killed_driver_leaves_no_process_behind(config: Path, out: Path) -> None:
-    mark = f"raybcgd-test-{time.time_ns()}"
-    words = ["train", str(config), "--out", str(out), "--set", "rounds=1000000", "--set", "engine=ray"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "raybcgd", *words],
-        env={**os.environ, "RAYBCGD_TEST_MARK": mark},
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    assert any("round 2/" in line for line in process.stdout)
-    process.kill()
-    process.wait()
-    assert remaining_processes(mark, 15.0) == []  # Ray's own agents would stay for a minute or more

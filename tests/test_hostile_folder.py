@@ -95,15 +95,26 @@ def test_a_report_imports_nothing_that_the_config_names(hostile: Path) -> None:
     assert "trap:Net on digits, 20 clients, trap:Split" in page
 
 
-@pytest.mark.parametrize("table", REFERENCES)
-def test_resume_refuses_code_that_the_config_names(hostile: Path, table: str) -> None:
-    setting = name_code(hostile, table)
+def refusal(setting: str) -> str:
+    return f"error: {setting} in config.toml names code outside raybcgd; read that code, then add --trust to run it\n"
+
+
+def test_resume_refuses_code_that_the_config_names(hostile: Path) -> None:
+    setting = name_code(hostile, "model")
     done = inside(hostile, "resume", ".", "--set", "rounds=3")
     assert sprung(hostile) == []
-    assert done.returncode == 2
-    assert done.stderr == (
-        f"error: {setting} in config.toml names code outside raybcgd; read that code, then add --trust to run it\n"
-    )
+    assert (done.returncode, done.stderr) == (2, refusal(setting))
+
+
+@pytest.mark.parametrize("table", REFERENCES)
+def test_resume_refuses_code_in_every_table(hostile: Path, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, which saves the time to load torch. The libraries that the folder shadows are loaded already."""
+    monkeypatch.setenv("TRAP", str(hostile.parent / "sprung"))
+    monkeypatch.chdir(hostile)
+    setting = name_code(hostile, table)
+    done = CliRunner().invoke(app, ["resume", ".", "--set", "rounds=3"])
+    assert sprung(hostile) == []
+    assert (done.exit_code, done.stderr) == (2, refusal(setting))
 
 
 def test_resume_refuses_a_ray_cluster_that_the_config_names(hostile: Path) -> None:

@@ -15,13 +15,18 @@ from raybcgd.experiment import RunResult
 from raybcgd.record.rounds import Quality
 from tests.conftest import small
 
-ACCELERATOR = Path(__file__).parents[1] / "accelerator"
+HERE = Path(__file__).parent
+ACCELERATOR = HERE.parent / "accelerator"
 sys.path.append(str(ACCELERATOR))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip these tests if others run in the same process: the stand-in stays loaded, and others must not see it."""
+    """Skip these tests if others run in the same process: the stand-in stays loaded, and others must not see it.
+
+    The tests on Ray take longest. They come first, so that no process waits for them at the end.
+    """
+    items.sort(key=lambda item: item.path.parent == HERE and item.path.stem != "test_ray")
     mine = [item for item in items if item.get_closest_marker("device")]
     if len(mine) < len(items):
         for item in mine:

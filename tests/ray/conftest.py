@@ -10,6 +10,8 @@ from ray.cluster_utils import Cluster
 
 from tests.conftest import free_port
 
+# Ray would start a worker per CPU of the head in advance, more than most tests use.
+NO_SPARE_WORKERS = {"RAY_prestart_worker_first_driver": "0"}
 # With these, Ray detects a dead node after about one second instead of fifteen.
 SETTINGS = {
     "RAY_health_check_initial_delay_ms": "1000",
@@ -17,8 +19,6 @@ SETTINGS = {
     "RAY_health_check_timeout_ms": "1000",
     "RAY_health_check_failure_threshold": "3",
     "RAY_AUTH_MODE": "disabled",
-    "RAY_preload_python_modules": "torch",
-    "RAY_worker_niceness": "0",  # by default, workers starve on a busy machine
 }
 
 
@@ -31,10 +31,12 @@ def ray_environment() -> None:
 def start_cluster(*nodes: dict[str, Any]) -> Cluster:
     """Start a head and more nodes with these resources, and join them as the driver."""
     SHARED.stop()  # a process can be in one cluster only
-    head = {"include_dashboard": False, "dashboard_port": free_port(), **nodes[0]}
-    # Ray would start a worker per CPU of the head in advance, more than most tests use.
+    # No test reads what the log monitor collects, the output of workers, and these clusters have no autoscaler.
+    unused = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
+    head = {**unused, "dashboard_port": free_port(), **nodes[0]}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_prestart_worker_first_driver", "0")
+        for name, value in NO_SPARE_WORKERS.items():
+            patch.setenv(name, value)
         cluster = Cluster(initialize_head=True, head_node_args=head)
         for node in nodes[1:]:
             cluster.add_node(**node)

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from tests.conftest import free_port
-from tests.ray.conftest import SETTINGS
+from tests.ray.conftest import NO_SPARE_WORKERS, SETTINGS
 
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,8 @@ def head(
     """Run `ray start --head`, and stop the processes that it started, but no others."""
     folder = Path(tempfile.mkdtemp(prefix="rb-"))  # the paths of Ray's sockets must be short
     port, page = free_port(), free_port()
-    environment = {**os.environ, **SETTINGS, "HOME": str(folder), "PATH": f"{BIN}:{os.environ['PATH']}", **env}
+    environment = {**os.environ, **SETTINGS, **NO_SPARE_WORKERS, "HOME": str(folder)}
+    environment |= {"PATH": f"{BIN}:{os.environ['PATH']}", **env}
     for name in ("RAY_ADDRESS", "PYTHONPATH"):
         environment.pop(name, None)
     command = [str(BIN / "ray"), "start", "--head", "--block", f"--port={port}", f"--temp-dir={folder}/ray"]

@@ -15,7 +15,7 @@ from tests.ray.misbehaving import CLIENTS, CULPRIT, ByIndex, Misbehaving, Unstar
 pytestmark = pytest.mark.ray
 
 
-def config(cohort: dict[str, Any], rounds: int = 1, max_retries: int = 5) -> Config:
+def config(cohort: dict[str, Any], rounds: int = 1, max_retries: int = 5, hosts: int = 1) -> Config:
     return small(
         engine="ray",
         rounds=rounds,
@@ -24,17 +24,17 @@ def config(cohort: dict[str, Any], rounds: int = 1, max_retries: int = 5) -> Con
         algorithm={"name": "fedavg", "lr": 0.1},
         local={"stack": 0},
         cohort={"clients_per_round": CLIENTS, "clients_per_block": None, **cohort},
-        hosts={"count": 2, "max_retries": max_retries},
+        hosts={"count": hosts, "max_retries": max_retries},
         metrics={"enabled": False},
     )
 
 
-def go(how: str, out: Path, rounds: int = 1, max_retries: int = 5, **cohort: Any) -> RunResult:
-    return run(config(cohort, rounds, max_retries), module=Misbehaving(how), dataset=marked(), out=out)
+def go(how: str, out: Path, rounds: int = 1, max_retries: int = 5, hosts: int = 1, **cohort: Any) -> RunResult:
+    return run(config(cohort, rounds, max_retries, hosts), module=Misbehaving(how), dataset=marked(), out=out)
 
 
 def test_the_host_of_a_client_that_hangs_is_replaced_after_the_deadline(one_node: Cluster, out: Path) -> None:
-    result = go("hang", out, rounds=2, deadline_seconds=4)
+    result = go("hang", out, rounds=2, hosts=2, deadline_seconds=4)
     assert [record.round for record in result.records] == [0, 1]
     for record in result.records:
         assert (CULPRIT, "deadline") in [(dropped.client, dropped.reason) for dropped in record.dropped]
@@ -44,7 +44,7 @@ def test_the_host_of_a_client_that_hangs_is_replaced_after_the_deadline(one_node
 
 
 def test_a_client_that_ends_its_process_is_found_and_dropped(one_node: Cluster, out: Path) -> None:
-    (record,) = go("die", out, on_client_error="drop").records
+    (record,) = go("die", out, hosts=2, on_client_error="drop").records
     (dropped,) = record.dropped
     assert dropped.client == CULPRIT
     assert dropped.reason.startswith("its process died 3 times (")
@@ -64,7 +64,7 @@ def test_a_coordinator_and_hosts_that_fail_to_start_are_started_again(
     failures.mkdir()
     for k in range(3):
         (failures / str(k)).touch()
-    result = run(config({}), module=Unstartable(str(failures)), dataset=marked(), out=out)
+    result = run(config({}, hosts=2), module=Unstartable(str(failures)), dataset=marked(), out=out)
     assert list(failures.iterdir()) == []
     assert len(result.records[0].participants) == CLIENTS
 

@@ -33,6 +33,12 @@ def gpu_cluster(clusters: Clusters) -> Cluster:
     )
 
 
+@pytest.fixture
+def four_gpus(clusters: Clusters) -> Cluster:
+    """A node with four logical GPUs."""
+    return clusters.get({"num_cpus": 3, "num_gpus": 4})
+
+
 @pytest.mark.slow
 def test_four_hosts_on_each_of_four_gpus(gpu_cluster: Cluster, out: Path) -> None:
     places: list[HostPlace] = []
@@ -74,13 +80,13 @@ def test_four_hosts_on_each_of_four_gpus(gpu_cluster: Cluster, out: Path) -> Non
     assert head not in {place.node for place in places}
 
 
-def test_the_error_for_hosts_that_do_not_fit_names_the_capacity(gpu_cluster: Cluster, out: Path) -> None:
+def test_the_error_for_hosts_that_do_not_fit_names_the_capacity(four_gpus: Cluster, out: Path) -> None:
     config = small(engine="ray", hosts={"num_gpus": 0.3, "count": 13})
     with pytest.raises(ConfigError, match=r"hosts\.count = 13 requires 13 hosts of 0\.3 GPU each, but only 12 fit"):
         run(config, out=out)
 
 
-def test_a_granted_gpu_that_is_not_there_ends_the_run(gpu_cluster: Cluster, out: Path) -> None:
+def test_a_granted_gpu_that_is_not_there_ends_the_run(four_gpus: Cluster, out: Path) -> None:
     config = small(engine="ray", hosts={"num_gpus": 0.5, "count": 1})
     with pytest.raises(ConfigError, match=r"a host was granted GPU \d, but torch .* finds no accelerator: ") as raised:
         run(config, out=out)

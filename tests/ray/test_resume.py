@@ -8,20 +8,21 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from raybcgd.experiment import run
 from raybcgd.record.rounds import RoundLog
 from tests.conftest import small
 from tests.ray.drive import LOCAL
+from tests.test_ctrl_c import remaining_processes
 
 ROUNDS = 24
 
 
-def start_driver(folder: Path, engine: str) -> subprocess.Popen[str]:
+def start_driver(folder: Path, engine: str, mark: str = "") -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.ray.drive", str(folder), str(ROUNDS), engine]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"RAY_AUTH_MODE": "disabled"})
+    env = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAYBCGD_TEST_MARK": mark}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, start_new_session=True)
 
 
 def rounds_done(folder: Path) -> int:
@@ -38,18 +39,21 @@ def kill_after_some_rounds(process: subprocess.Popen[str], folder: Path, rng: ra
     time.sleep(rng.uniform(0.0, 0.3))
     if process.poll() is not None:
         return False
-    children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    psutil.wait_procs(children, timeout=5)
     return True
 
 
 def killed_and_resumed(folder: Path, engine: str, kills: int, seed: int) -> tuple[str, int]:
-    """Kill several drivers and let the last one finish. Return its SHA-256 and how many were killed in time."""
+    """Kill several drivers, none of which leaves a process behind, and let the last one finish.
+
+    Return its SHA-256 and how many were killed in time.
+    """
     rng, killed = random.Random(seed), 0
     for _ in range(kills):
-        killed += kill_after_some_rounds(start_driver(folder, engine), folder, rng)
+        mark = f"raybcgd-test-{time.time_ns()}"
+        killed += kill_after_some_rounds(start_driver(folder, engine, mark), folder, rng)
+        assert remaining_processes(mark, 15.0) == []  # Ray's own agents would stay for a minute or more
     last = start_driver(folder, engine)
     output, _ = last.communicate(timeout=300)
     assert last.returncode == 0

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from raybcgd import run
+from raybcgd.cli import app
 from raybcgd.config import load_config
 from tests.cluster.shipped import objects
 from tests.conftest import ONE_BY_ONE, small
@@ -151,8 +153,11 @@ def test_the_rendered_entrypoint_stops_on_a_config_error_and_fails_with_the_run(
 
 
 def test_a_misspelled_setting_is_refused_before_anything_is_sent(cluster: Head, config: Path) -> None:
-    done = cluster.raybcgd("submit", str(config), "--address", cluster.dashboard, "--set", "algorithm.lrr=1")
-    assert done.returncode == 2
+    before = len(jobs(cluster))
+    words = ["submit", str(config), "--address", cluster.dashboard, "--set", "algorithm.lrr=1"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    assert len(jobs(cluster)) == before
     assert "error: algorithm.lrr is not a setting of fedbcgd+; did you mean lr?" in done.stderr
     assert "job:" not in done.stdout
 

@@ -2,13 +2,14 @@
 
 import errno
 import json
-import subprocess
-import sys
+import resource
 from pathlib import Path
 
 import pytest
 from pyarrow import fs
+from typer.testing import CliRunner, Result
 
+from raybcgd.cli import app
 from raybcgd.errors import RunError
 from raybcgd.experiment import run
 from raybcgd.record.rounds import RoundLog
@@ -17,20 +18,18 @@ from tests.conftest import ONE_BY_ONE, small
 
 CONFIG = small(rounds=8, local=ONE_BY_ONE, metrics={"enabled": False})
 
-# A file size limit makes writes fail as a full disk does: at some byte, with a partial write before it.
-LIMITED = """
-import resource, signal, sys
-from raybcgd.cli import main
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-limit = int(sys.argv.pop(1))
-resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-main()
-"""
 
+def limited(limit: int, *words: str) -> Result:
+    """Run a command with a file size limit, which makes writes fail as a full disk does, after a partial write.
 
-def limited(limit: int, *words: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-c", LIMITED, str(limit), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    In this process, where Python ignores the signal of the limit. A new one would first import torch.
+    """
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        return CliRunner().invoke(app, words)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +43,7 @@ def test_a_full_disk_ends_in_one_line_and_can_be_resumed(file: str, whole: Path,
     size = {"rounds.jsonl": (whole / "rounds.jsonl").stat().st_size - 300, "states": largest - 100}.get(file, 3000)
     (tmp_path / "small.toml").write_text(CONFIG.to_toml())
     done = limited(size, "train", str(tmp_path / "small.toml"), "--out", str(out))
-    assert done.returncode == 1, done.stderr
+    assert done.exit_code == 1, done.output
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert "cannot write" in done.stderr
     assert "make room" in done.stderr
