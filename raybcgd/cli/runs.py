@@ -22,7 +22,7 @@ from raybcgd.cli.shared import (
     print_line,
 )
 from raybcgd.compare.comparison import compare as run_comparison
-from raybcgd.compare.variants import variant_configs
+from raybcgd.compare.variants import check_overrides, variant_configs
 from raybcgd.config import Config, load_config, load_run_config, resume_command, run_tables
 from raybcgd.errors import ConfigError, RunError
 from raybcgd.experiment import check_objects, run
@@ -159,6 +159,7 @@ def compare(
     given = [] if seeds is None else [f"compare.seeds={json.dumps(seeds.split(','))}"]  # the config checks them
     experiment = load_config(config, [*(settings or ()), *given])
     names = algorithms.split(",") if algorithms is not None else None
+    check_overrides(experiment, settings or (), variant_configs(experiment, names))
     folder = out_folder or new_folder("compare")
     try:
         result = run_comparison(
@@ -217,6 +218,7 @@ def sweep(
         found = variant_configs(experiment, [variant])
         if len(found) > 1:
             raise ConfigError(f"--variant {variant} matches {len(found)} variants; use one of {', '.join(found)}")
+        check_overrides(experiment, settings or (), found)
         experiment = next(iter(found.values())).model_copy(update={"compare": experiment.compare})
     folder = out_folder or new_folder("sweep")
     try:

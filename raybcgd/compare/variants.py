@@ -1,6 +1,7 @@
 """The variants of a comparison: which runs there are, with their labels and configs."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -8,9 +9,11 @@ from raybcgd.algorithms.contract import title
 from raybcgd.algorithms.settings import ALGORITHMS, AlgorithmConfig
 from raybcgd.compare.settings import CompareConfig, Variant
 from raybcgd.config import Config
-from raybcgd.config.files import vary
+from raybcgd.config.files import MISSING, ONE_OF, overridden, value_at, vary
 from raybcgd.errors import ConfigError
 from raybcgd.storage import slug
+
+log = logging.getLogger(__name__)
 
 Method = str | type[AlgorithmConfig] | AlgorithmConfig
 """A variant's label, or a method: its name, class or instance."""
@@ -38,6 +41,39 @@ def variant_configs(config: Config, algorithms: Iterable[Method] | None = None) 
 def seeds_of(config: Config) -> tuple[int, ...]:
     """Return the seeds with which every variant runs."""
     return (config.compare or CompareConfig()).seeds or (config.seed,)
+
+
+def check_overrides(config: Config, overrides: Iterable[str], configs: Mapping[str, Config]) -> None:
+    """Raise an error if a `--set` has no effect on any variant. If it has none on some of them, log a note.
+
+    `config` is the config with the overrides, and `configs` are those of the variants by label.
+    """
+    compared = config.compare or CompareConfig()
+    for key, text in overridden(overrides).items():
+        wanted = value_at(config, key)
+        if key == "seed" and compared.seeds and wanted not in compared.seeds:
+            raise ConfigError(f"--set {text} has no effect: compare.seeds replaces it; set that, or use --seeds")
+        if key == "metrics.target" and compared.target not in (None, wanted):
+            raise ConfigError(f"--set {text} has no effect: compare.target replaces it; set that")
+        found = {label: value_at(one, key) for label, one in configs.items()}
+        without = [label for label, value in found.items() if value is MISSING]
+        replaced = [label for label, value in found.items() if value is not MISSING and value != wanted]
+        if not (without or replaced) or key.startswith("compare."):
+            continue
+        name = key.rpartition(".")[2]
+        names = " or ".join(next((group for group in ONE_OF.values() if name in group), (name,)))
+        if len(replaced) == len(configs):
+            raise ConfigError(
+                f"--set {text} has no effect: every variant sets {names}; set it in compare.variants, or remove it "
+                "from them"
+            )
+        if len(without) + len(replaced) == len(configs):
+            sets = f"{', '.join(replaced)} set {names} in compare.variants, and " if replaced else ""
+            others = "the others have" if replaced else "the methods that run have"
+            raise ConfigError(f"--set {text} has no effect: {sets}{others} no {name}; remove it")
+        for labels, why in ((replaced, f"compare.variants sets {names}"), (without, f"there is no {name}")):
+            if labels:
+                log.warning("note: --set %s has no effect on %s, where %s", text, ", ".join(labels), why)
 
 
 def _selected(method: Method, variants: tuple[Variant, ...]) -> tuple[Variant, ...]:
