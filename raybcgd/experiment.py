@@ -21,6 +21,7 @@ from raybcgd.engine.engines import engine_named
 from raybcgd.engine.session import Announcer
 from raybcgd.errors import ConfigError, RunError
 from raybcgd.problem import Data, Problem, prepare
+from raybcgd.record.checkpoint import difference
 from raybcgd.record.lock import locked
 from raybcgd.record.logs import log_round, log_step
 from raybcgd.record.partition import partition_record
@@ -30,7 +31,7 @@ from raybcgd.report.progress import Display, as_display
 from raybcgd.report.trackers import tracking
 from raybcgd.results import RunResult, finished_run, save_models
 from raybcgd.server.budget import ended_by, expected_rounds
-from raybcgd.server.loop import check_rounds
+from raybcgd.server.loop import FREE, check_rounds
 from raybcgd.storage import RunFolder, make_address, new_folder, write_atomic
 
 Observer = Callable[[RoundRecord], None]
@@ -166,6 +167,15 @@ def _finished(problem: Problem, folder: RunFolder) -> RunResult | None:
     same = all(recorded.get(key) == wanted.get(key) for key in {*recorded, *wanted} - {"rounds", "budget"})
     ended = done == config.rounds or ended_by(config, result.records) is not None
     return result if same and ended and done == result.summary["rounds"] else None
+
+
+def changed_settings(folder: RunFolder, config: Config) -> list[str]:
+    """Return how a config differs from that of the run in a folder, apart from settings that may change on resume."""
+    recorded, wanted = run_tables(folder), tomllib.loads(config.to_toml())
+    for tables in (recorded, wanted):
+        for key in FREE:
+            tables.pop(key, None)
+    return difference(recorded, wanted, where=f"in {folder.path.name}")
 
 
 def _confirmed(records: Iterator[RoundRecord], config: Config, folder: RunFolder) -> Iterator[RoundRecord]:

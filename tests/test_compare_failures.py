@@ -74,6 +74,31 @@ def test_a_diverging_run_does_not_stop_the_others(tmp_path: Path) -> None:
     assert (result.exit_code, result.stderr.split(":")[1]) == (1, " no run of the comparison finished")
 
 
+def test_a_run_that_diverged_starts_again_with_other_settings_and_the_others_are_kept(tmp_path: Path) -> None:
+    """The run with the step size 1e9 diverges in its second round, after its first checkpoint."""
+
+    def compared(lr: float, *arguments: str) -> Any:
+        variants = [{"label": "bad", "algorithm": {"lr": lr}}, {"label": "good", "algorithm": {"lr": 0.05}}]
+        tables = {"algorithm": {"name": "fedavg"}, "checkpoint": {"every": 1}, "compare": {"variants": variants}}
+        path.write_text(small(**tables).to_toml())
+        return CliRunner().invoke(app, ["compare", str(path), "--out", str(out), *arguments])
+
+    path, out = tmp_path / "small.toml", tmp_path / "run"
+    repeat = f"repeat the command with --out {out} --resume auto, which keeps the finished runs"
+    advice = f"change the settings of bad, such as lr, because a repeat would diverge again; then {repeat}"
+    for arguments in ((), ("--resume", "auto")):
+        result = compared(1e9, *arguments)
+        assert (out / "bad/checkpoints/round-000001").is_dir()
+        assert result.stderr.splitlines()[-1] == f"error: 1 of 2 runs failed (bad); {advice}"
+    finished = (out / "good/summary.json").stat().st_mtime_ns
+    result = compared(0.1, "--resume", "auto")
+    assert result.exit_code == 0, result.output
+    assert "good: already finished after 3 rounds" in result.stdout
+    assert (out / "good/summary.json").stat().st_mtime_ns == finished
+    assert [load_config(out / name / "config.toml").algorithm.lr for name in ("bad", "good")] == [0.1, 0.05]
+    assert compared(0.2, "--resume", "auto").exit_code == 2, "a finished run is not replaced"
+
+
 def test_a_report_names_a_failure_while_the_comparison_runs(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     variants = [{"label": label, "algorithm": {"name": "fedavg", "lr": lr}} for label, lr in (("a", 0.1), ("b", 1e300))]
     config, started = small(compare={"variants": [*variants, {**variants[0], "label": "c"}]}), list[str]()

@@ -21,6 +21,7 @@ from raybcgd.cli.shared import (
     out,
     print_line,
 )
+from raybcgd.compare.comparison import Comparison
 from raybcgd.compare.comparison import compare as run_comparison
 from raybcgd.compare.variants import check_overrides, variant_configs
 from raybcgd.config import Config, load_config, load_run_config, resume_command, run_tables
@@ -174,8 +175,19 @@ def compare(
     if result.failures:
         raise RunError(
             f"{len(result.failures)} of {len(result.failures) + len(result.runs)} runs failed "
-            f"({'; '.join(result.failures)}); repeat the command with --out {folder} --resume auto to run only these"
+            f"({'; '.join(result.failures)}); {_after_failures(result, folder)}"
         )
+
+
+def _after_failures(result: Comparison, folder: Path) -> str:
+    """Return how to repeat the failed runs of a comparison."""
+    repeat = f"repeat the command with --out {folder} --resume auto"
+    if not result.diverged:
+        return f"{repeat} to run only these"
+    return (
+        f"change the settings of {'; '.join(result.diverged)}, such as lr, because a repeat would diverge again; then "
+        f"{repeat}, which keeps the finished runs"
+    )
 
 
 @exits_cleanly
