@@ -32,7 +32,7 @@ from raybcgd.report.trackers import tracking
 from raybcgd.results import RunResult, finished_run, save_models
 from raybcgd.server.budget import ended_by, expected_rounds
 from raybcgd.server.loop import FREE, check_rounds
-from raybcgd.storage import RunFolder, make_address, new_folder, write_atomic
+from raybcgd.storage import RunFolder, check_holds, make_address, new_folder, write_atomic
 
 Observer = Callable[[RoundRecord], None]
 """A function that is called with the record of each round. What it returns is ignored."""
@@ -190,6 +190,8 @@ def _confirmed(records: Iterator[RoundRecord], config: Config, folder: RunFolder
 def _open_folder(config: Config, algorithm: str, out: str | Path | None, resume: bool) -> RunFolder:
     path = Path(out) if out is not None else new_folder(algorithm)
     folder = RunFolder(path)
+    if not folder.config.exists():
+        check_holds(path, "run")
     if resume and not folder.config.exists() and config.checkpoint.address is None:
         raise ConfigError(f"{path} holds no run to resume; start one with `raybcgd train`")
     if resume and folder.config.exists() and config.objects is None:

@@ -32,7 +32,7 @@ from raybcgd.report.progress import Display, as_display
 from raybcgd.report.sweeps import Point, points_table, ranked
 from raybcgd.report.tables import percent, shown_loss
 from raybcgd.server.budget import expected_rounds
-from raybcgd.storage import RunFolder, make_folder, new_folder, write_atomic
+from raybcgd.storage import RunFolder, check_holds, make_folder, new_folder, write_atomic
 
 _FIXED = ("data.validation_share", "data.evaluate_on")
 """Settings that are the same for all points."""
@@ -96,6 +96,7 @@ def sweep(
     if not (resume and folder.is_dir()):
         make_folder(folder)
     else:
+        check_holds(folder, "sweep")
         _check_kept(folder, [problem.config for problem in problems])
     folders = [_run_folder(folder, number).path for number in range(len(points))]
     with ExitStack() as stack:

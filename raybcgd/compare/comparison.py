@@ -28,7 +28,7 @@ from raybcgd.report.progress import Display, as_display
 from raybcgd.report.tables import comparison_markdown, conditions
 from raybcgd.results import RunResult
 from raybcgd.server.budget import expected_rounds
-from raybcgd.storage import RunFolder, make_folder, new_folder, slug, write_atomic
+from raybcgd.storage import RunFolder, check_holds, make_folder, new_folder, slug, write_atomic
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,6 +80,7 @@ def compare(
     folder = Path(out) if out is not None else new_folder("compare")
     seeds = seeds_of(config)
     if resume and folder.is_dir():
+        check_holds(folder, "comparison")
         _check_kept(folder, [name for label in configs for name in run_labels(label, seeds)])
     else:
         make_folder(folder)
