@@ -227,7 +227,7 @@ def sweep(
     experiment = load_config(config, settings or ())
     values = parse_grid(grid)
     if variant is not None:
-        found = variant_configs(experiment, [variant])
+        found = variant_configs(experiment, [variant], "--variant")
         if len(found) > 1:
             raise ConfigError(f"--variant {variant} matches {len(found)} variants; use one of {', '.join(found)}")
         check_overrides(experiment, settings or (), found)
