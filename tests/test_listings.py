@@ -56,6 +56,15 @@ def test_the_python_code_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.
     assert len(scope["result"].records) == 5
 
 
+def test_the_comparison_of_the_page_about_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parent.parent / "docs/api/index.md").read_text()
+    code = page.split("## Compare methods")[1].split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, Any] = {}
+    exec(compile(code, "index.md", "exec"), scope)
+    assert (len(scope["result"].standings), len(scope["result"].runs), scope["result"].failures) == (3, 9, {})
+
+
 def test_the_readme_lists_every_method() -> None:
     readme = (Path(__file__).parent.parent / "README.md").read_text()
     assert [name for name in ALGORITHMS if f"`{name}`" not in readme] == []

@@ -54,8 +54,8 @@ class Comparison:
 
 def compare(
     config: Config,
-    *,
     algorithms: Iterable[Method] | None = None,
+    *,
     module: nn.Module | None = None,
     dataset: Dataset | tuple[Any, ...] | None = None,
     partition: Any = None,

@@ -25,7 +25,8 @@ def variant_configs(
 ) -> dict[str, Config]:
     """Return the config of each run by its label. `algorithms` selects variants by label or method.
 
-    A method selects every variant that uses it. `option` names `algorithms` in errors. A method without a variant uses the settings of `[algorithm]` that apply to it. An instance keeps its own settings.
+    A method selects every variant that uses it. A method without a variant uses the settings of `[algorithm]` that
+    apply to it. An instance keeps its own settings. `option` names `algorithms` in errors.
     """
     variants, base = (config.compare or CompareConfig()).variants, config.with_compare_target()
     if algorithms is not None:

@@ -132,6 +132,21 @@ def test_a_grid_runs_every_point_and_writes_the_best_config(cluster: Cluster, tm
 
 
 @pytest.mark.ray
+def test_the_sweep_of_the_page_about_python_runs(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the device differs: the cluster has a logical GPU."""
+    page = (Path(__file__).parents[2] / "docs/api/index.md").read_text()
+    code = page.split("## Sweep over settings")[1].split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, Any] = {}
+    on_cpu = code.replace("rounds=4", 'rounds=4, hosts={"device": "cpu"}')
+    exec(compile(on_cpu, "index.md", "exec"), scope)
+    assert len(scope["found"].points) == 4
+    assert scope["final"].runs["FedBCGD"].summary["rounds"] == 4
+
+
+@pytest.mark.ray
 def test_a_sweep_chooses_on_validation_data_even_if_the_test_data_says_otherwise(
     cluster: Cluster, tmp_path: Path
 ) -> None:
