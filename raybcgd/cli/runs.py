@@ -138,8 +138,8 @@ def compare(
     algorithms: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated methods or variant labels. Default: all compare.variants of the config; without any, "
-            "fedavg, fedavgm, fedbcgd and fedbcgd+."
+            help="Comma-separated methods or variant labels. A method selects every variant that uses it. Default: all "
+            "compare.variants of the config; without any, fedavg, fedavgm, fedbcgd and fedbcgd+."
         ),
     ] = None,
     seeds: Annotated[
