@@ -21,6 +21,7 @@ from raybcgd.engine.engines import engine_named
 from raybcgd.engine.session import Announcer
 from raybcgd.errors import ConfigError, RunError
 from raybcgd.problem import Data, Problem, prepare
+from raybcgd.record.checkpoint import difference
 from raybcgd.record.lock import locked
 from raybcgd.record.logs import log_round, log_step
 from raybcgd.record.partition import partition_record
@@ -30,8 +31,8 @@ from raybcgd.report.progress import Display, as_display
 from raybcgd.report.trackers import tracking
 from raybcgd.results import RunResult, finished_run, save_models
 from raybcgd.server.budget import ended_by, expected_rounds
-from raybcgd.server.loop import check_rounds
-from raybcgd.storage import RunFolder, make_address, new_folder, write_atomic
+from raybcgd.server.loop import FREE, check_rounds
+from raybcgd.storage import RunFolder, check_holds, make_address, new_folder, write_atomic
 
 Observer = Callable[[RoundRecord], None]
 """A function that is called with the record of each round. What it returns is ignored."""
@@ -168,6 +169,15 @@ def _finished(problem: Problem, folder: RunFolder) -> RunResult | None:
     return result if same and ended and done == result.summary["rounds"] else None
 
 
+def changed_settings(folder: RunFolder, config: Config) -> list[str]:
+    """Return how a config differs from that of the run in a folder, apart from settings that may change on resume."""
+    recorded, wanted = run_tables(folder), tomllib.loads(config.to_toml())
+    for tables in (recorded, wanted):
+        for key in FREE:
+            tables.pop(key, None)
+    return difference(recorded, wanted, where=f"in {folder.path.name}")
+
+
 def _confirmed(records: Iterator[RoundRecord], config: Config, folder: RunFolder) -> Iterator[RoundRecord]:
     """Yield the records. Write the config after the first record: a resume can be refused before that."""
     first = next(records, None)
@@ -180,6 +190,8 @@ def _confirmed(records: Iterator[RoundRecord], config: Config, folder: RunFolder
 def _open_folder(config: Config, algorithm: str, out: str | Path | None, resume: bool) -> RunFolder:
     path = Path(out) if out is not None else new_folder(algorithm)
     folder = RunFolder(path)
+    if not folder.config.exists():
+        check_holds(path, "run")
     if resume and not folder.config.exists() and config.checkpoint.address is None:
         raise ConfigError(f"{path} holds no run to resume; start one with `raybcgd train`")
     if resume and folder.config.exists() and config.objects is None:

@@ -142,6 +142,17 @@ def make_folder(folder: Path) -> Path:
     return folder
 
 
+def check_holds(folder: Path, kind: str) -> None:
+    """Raise an error if a folder holds a run, a comparison or a sweep, and that is not of this kind."""
+    files = {
+        "run": ("config.toml", "rounds.jsonl"),
+        "comparison": ("planned.json", "comparison.json"),
+        "sweep": ("sweep.json", "tune"),
+    }
+    for found in (name for name in files if name != kind and any((folder / file).exists() for file in files[name])):
+        raise ConfigError(f"{folder} holds a {found}, not a {kind}; choose another --out")
+
+
 def slug(label: str) -> str:
     """Convert a label to a file name. A number keeps its minus sign, so that seeds -1 and 1 have different folders."""
     signed = re.sub(r"(^|\s)-(?=[\d.])", r"\1minus ", label.lower().replace("+", "_plus"))

@@ -23,7 +23,7 @@ from raybcgd.engine.demand import demand
 from raybcgd.engine.ray.cluster import cluster, node_resources
 from raybcgd.engine.ray.placement import host_count, host_needs
 from raybcgd.errors import ConfigError, DivergedError, RunError, last_line
-from raybcgd.experiment import run
+from raybcgd.experiment import changed_settings, run
 from raybcgd.problem import prepare, with_partition
 from raybcgd.record.rounds import RoundLog, RoundRecord
 from raybcgd.record.summary import Ranking, read_summary, standing
@@ -32,7 +32,7 @@ from raybcgd.report.progress import Display, as_display
 from raybcgd.report.sweeps import Point, points_table, ranked
 from raybcgd.report.tables import percent, shown_loss
 from raybcgd.server.budget import expected_rounds
-from raybcgd.storage import RunFolder, make_folder, new_folder, write_atomic
+from raybcgd.storage import RunFolder, check_holds, make_folder, new_folder, write_atomic
 
 _FIXED = ("data.validation_share", "data.evaluate_on")
 """Settings that are the same for all points."""
@@ -95,6 +95,9 @@ def sweep(
     folder = (Path(out) if out is not None else new_folder("sweep")).absolute()
     if not (resume and folder.is_dir()):
         make_folder(folder)
+    else:
+        check_holds(folder, "sweep")
+        _check_kept(folder, [problem.config for problem in problems])
     folders = [_run_folder(folder, number).path for number in range(len(points))]
     with ExitStack() as stack:
         with display.stage("starting Ray"):
@@ -209,6 +212,19 @@ def _finished_points(
                 results = _results(config, tuple(RoundLog(run_folder.rounds)), summary)
                 found[number] = Point(number, points[number], results)
     return found
+
+
+def _check_kept(folder: Path, configs: Sequence[Config]) -> None:
+    """Refuse to continue the points of a folder with other settings, or to leave some of them out."""
+    fix = "choose another --out, or delete that folder"
+    started = [path for path in sorted(folder.iterdir()) if path.name.isdecimal() and RunFolder(path).config.exists()]
+    for path in started:
+        if int(path.name) >= len(configs):
+            raise ConfigError(f"{folder} holds a sweep over another grid, which has more points than this one; {fix}")
+        if changes := changed_settings(RunFolder(path), configs[int(path.name)]):
+            raise ConfigError(
+                f"{folder} holds a sweep over another grid or with other settings ({'; '.join(changes[:3])}); {fix}"
+            )
 
 
 def _run_folder(folder: Path, number: int) -> RunFolder:

@@ -314,3 +314,61 @@ def test_seeds_on_the_command_line_are_the_integers_that_seed_allows(out: Path, 
         ("FedAvg, seed -1", -1),
         ("FedAvg, seed 1", 1),
     ]
+
+
+_LR_SET = [{"label": "a", "algorithm": {"name": "fedavg", "lr": 0.1}}, {"label": "b", "algorithm": {"lr": 0.2}}]
+
+
+@pytest.mark.parametrize(
+    ("variants", "arguments", "says"),
+    [
+        (_LR_SET, ["--set", "algorithm.lr=0.9"], "algorithm.lr=0.9 has no effect: every variant sets lr; set it in"),
+        (_LR_SET, ["--set", "algorithm={lr = 0.9}"], "algorithm={lr = 0.9} has no effect: every variant sets lr; set"),
+        (
+            [{"algorithm": {"name": "tests.test_compare_failures:Halved", "lr": 0.1}}, {"label": "plain"}],
+            ["--set", "algorithm.lr=0.9", "--algorithms", "tests.test_compare_failures:Halved"],
+            "algorithm.lr=0.9 has no effect: every variant sets lr; set it in compare.variants, or remove it from them",
+        ),
+        ([{"rounds": 1}], ["--set", "rounds=2"], "rounds=2 has no effect: every variant sets rounds; set it in"),
+        ([{"wire": {"codec": "bf16"}}], ["--set", "wire.codec=qsgd"], "wire.codec=qsgd has no effect: every variant"),
+        (
+            [{"cohort": {"clients_per_round": 4}}],
+            ["--set", "cohort.clients_per_block=1"],
+            "cohort.clients_per_block=1 has no effect: every variant sets clients_per_block or clients_per_round; set",
+        ),
+        (
+            _LR_SET[:1],
+            ["--set", "algorithm.momentum=0.9"],
+            "algorithm.momentum=0.9 has no effect: the methods that run have no momentum; remove it",
+        ),
+        (_LR_SET, ["--set", "seed=3", "--seeds", "1,2"], "seed=3 has no effect: compare.seeds replaces it; set that"),
+    ],
+)
+def test_a_setting_that_every_variant_replaces_is_refused(
+    variants: list[Any], arguments: list[str], says: str, out: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text(small(rounds=1, compare={"variants": variants}).to_toml())
+    result = CliRunner().invoke(app, ["compare", str(path), "--out", str(out), *arguments])
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith(f"error: --set {says}")
+    assert not out.exists()
+    if variants is _LR_SET and "--seeds" not in arguments:
+        sweep = ["sweep", str(path), "--grid", "algorithm.lr_decay=0.9,1", "--variant", "a", *arguments]
+        assert CliRunner().invoke(app, sweep).stderr.startswith(f"error: --set {says}")
+
+
+def test_a_setting_that_some_variants_replace_is_noted(
+    out: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    variants = [*_LR_SET, {"label": "c", "algorithm": {"name": "fedavg"}}]
+    path = tmp_path / "small.toml"
+    path.write_text(small(rounds=1, compare={"variants": variants}).to_toml())
+    command = ["compare", str(path), "--out", str(out)]
+    given = ["algorithm.lr=0.9", "algorithm.momentum=0.2", "engine=local", "rounds=1"]
+    result = CliRunner().invoke(app, [*command, *(part for text in given for part in ("--set", text))])
+    assert result.exit_code == 0, result.output
+    assert [record.message for record in caplog.records if "has no effect" in record.message] == [
+        "note: --set algorithm.lr=0.9 has no effect on a, b, where compare.variants sets lr",
+        "note: --set algorithm.momentum=0.2 has no effect on a, c, where there is no momentum",
+    ]

@@ -1,6 +1,7 @@
 """Comparisons that survive: names that collide, runs that fail, and Ctrl-C."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,56 @@ def test_a_diverging_run_does_not_stop_the_others(tmp_path: Path) -> None:
     path.write_text(small(compare={"variants": variants[:1]}).to_toml())
     result = CliRunner().invoke(app, ["compare", str(path), "--out", str(tmp_path / "none")])
     assert (result.exit_code, result.stderr.split(":")[1]) == (1, " no run of the comparison finished")
+
+
+class Mem(FedAvg):
+    """Mem (nobody, never): a method whose name is not its title."""
+
+    name = "mem"
+
+
+def test_own_methods_are_named_by_their_label_or_their_name() -> None:
+    variants = [{"algorithm": {"name": f"{__name__}:Mem"}}, {"label": "other", "algorithm": {"name": "fedavg"}}]
+    config = small(compare={"variants": variants})
+    for name in ("Mem", "mem", f"{__name__}:Mem", Mem):
+        assert list(variant_configs(config, [name])) == ["Mem"]
+    for name, says in (
+        ("MEM", '--algorithms "MEM" is unknown; did you mean Mem?'),
+        ("FedAvgm", '--algorithms "FedAvgm" is unknown; did you mean fedavgm?'),
+        ("x", '--algorithms "x" is unknown; use a label of compare.variants (Mem, other), one of fedavg, fedavgm,'),
+        ("mine:None", '--algorithms mine:None: algorithm.name = "mine:None" cannot be imported (ModuleNotFoundError:'),
+    ):
+        with pytest.raises(ConfigError, match=f"^{re.escape(says)}"):
+            variant_configs(config, [name])
+    own = small(algorithm={"name": f"{__name__}:Mem", "lr": 0.1}, compare={"variants": [{"label": "a"}, variants[1]]})
+    assert list(variant_configs(own, ["mem"])) == ["a"], "a variant without a method uses that of the config"
+    without = small(algorithm={"name": f"{__name__}:Mem", "lr": 0.3})
+    assert [(label, one.algorithm.lr) for label, one in variant_configs(without, ["mem"]).items()] == [("Mem", 0.3)]
+
+
+def test_a_run_that_diverged_starts_again_with_other_settings_and_the_others_are_kept(tmp_path: Path) -> None:
+    """The run with the step size 1e9 diverges in its second round, after its first checkpoint."""
+
+    def compared(lr: float, *arguments: str) -> Any:
+        variants = [{"label": "bad", "algorithm": {"lr": lr}}, {"label": "good", "algorithm": {"lr": 0.05}}]
+        tables = {"algorithm": {"name": "fedavg"}, "checkpoint": {"every": 1}, "compare": {"variants": variants}}
+        path.write_text(small(**tables).to_toml())
+        return CliRunner().invoke(app, ["compare", str(path), "--out", str(out), *arguments])
+
+    path, out = tmp_path / "small.toml", tmp_path / "run"
+    repeat = f"repeat the command with --out {out} --resume auto, which keeps the finished runs"
+    advice = f"change the settings of bad, such as lr, because a repeat would diverge again; then {repeat}"
+    for arguments in ((), ("--resume", "auto")):
+        result = compared(1e9, *arguments)
+        assert (out / "bad/checkpoints/round-000001").is_dir()
+        assert result.stderr.splitlines()[-1] == f"error: 1 of 2 runs failed (bad); {advice}"
+    finished = (out / "good/summary.json").stat().st_mtime_ns
+    result = compared(0.1, "--resume", "auto")
+    assert result.exit_code == 0, result.output
+    assert "good: already finished after 3 rounds" in result.stdout
+    assert (out / "good/summary.json").stat().st_mtime_ns == finished
+    assert [load_config(out / name / "config.toml").algorithm.lr for name in ("bad", "good")] == [0.1, 0.05]
+    assert compared(0.2, "--resume", "auto").exit_code == 2, "a finished run is not replaced"
 
 
 def test_a_report_names_a_failure_while_the_comparison_runs(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:

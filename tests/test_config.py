@@ -71,6 +71,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"data": {"clients": 3}},
         "data.clients is not a setting; did you mean data.partition.clients or evaluation.clients?",
     ),
+    (
+        {"cohort": {"clients": 6}},
+        "cohort.clients is not a setting; did you mean clients_per_block or clients_per_round?",
+    ),
     ({"data": {"rho": 3}}, "data.rho is not a setting; did you mean data.partition.rho?"),
     ({"data": {"partition": {"knd": "iid"}}}, "data.partition.knd is not a setting of dirichlet; did you mean kind?"),
     (

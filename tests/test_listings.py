@@ -1,6 +1,7 @@
 """What the README and the commands without a config list."""
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from typer.testing import CliRunner, Result
 from raybcgd.algorithms.settings import ALGORITHMS
 from raybcgd.cli import app
 from raybcgd.cli.list_settings import own_settings, tables
+from raybcgd.server.settings import EvaluationConfig
 from tests.conftest import small
 
 
@@ -56,9 +58,25 @@ def test_the_python_code_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.
     assert len(scope["result"].records) == 5
 
 
+def test_the_comparison_of_the_page_about_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parent.parent / "docs/api/index.md").read_text()
+    code = page.split("## Compare methods")[1].split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, Any] = {}
+    exec(compile(code, "index.md", "exec"), scope)
+    assert (len(scope["result"].standings), len(scope["result"].runs), scope["result"].failures) == (3, 9, {})
+
+
 def test_the_readme_lists_every_method() -> None:
     readme = (Path(__file__).parent.parent / "README.md").read_text()
     assert [name for name in ALGORITHMS if f"`{name}`" not in readme] == []
+
+
+def test_help_and_settings_define_the_terms_of_the_tables() -> None:
+    assert "distance from iid compares" in " ".join(raybcgd("data", "inspect", "--help").stdout.split())
+    assert "A method selects every variant" in re.sub(r"[│\s]+", " ", raybcgd("compare", "--help").stdout)
+    evaluated = EvaluationConfig.model_fields["clients"].description or ""
+    assert "rounded down, but at least of one" in " ".join(evaluated.split())
 
 
 def test_settings_lists_every_setting_with_its_meaning(monkeypatch: pytest.MonkeyPatch) -> None:

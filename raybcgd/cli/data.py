@@ -27,7 +27,12 @@ def inspect(
         Path | None, typer.Option("--image", "--picture", help="Also plot the labels per client to this PNG file.")
     ] = None,
 ) -> None:
-    """Describe a config's data set and its split among the clients."""
+    """Describe a config's data set and its split among the clients.
+
+    The distance from iid compares the label shares of a client with those of all training samples: half the sum of the
+    absolute differences (total variation), as a mean over the clients. It is divided by the largest possible distance,
+    that of a client with only the rarest label, so that 0 is iid and 1 the largest skew.
+    """
     experiment, loaded = load_data(load_config(config, settings or ()))
     dataset = loaded.dataset
     lines = describe(dataset)

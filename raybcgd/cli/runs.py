@@ -21,8 +21,9 @@ from raybcgd.cli.shared import (
     out,
     print_line,
 )
+from raybcgd.compare.comparison import Comparison
 from raybcgd.compare.comparison import compare as run_comparison
-from raybcgd.compare.variants import variant_configs
+from raybcgd.compare.variants import check_overrides, variant_configs
 from raybcgd.config import Config, load_config, load_run_config, resume_command, run_tables
 from raybcgd.errors import ConfigError, RunError
 from raybcgd.experiment import check_objects, run
@@ -137,8 +138,8 @@ def compare(
     algorithms: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated methods or variant labels. Default: all compare.variants of the config; without any, "
-            "fedavg, fedavgm, fedbcgd and fedbcgd+."
+            help="Comma-separated methods or variant labels. A method selects every variant that uses it. Default: all "
+            "compare.variants of the config; without any, fedavg, fedavgm, fedbcgd and fedbcgd+."
         ),
     ] = None,
     seeds: Annotated[
@@ -159,6 +160,7 @@ def compare(
     given = [] if seeds is None else [f"compare.seeds={json.dumps(seeds.split(','))}"]  # the config checks them
     experiment = load_config(config, [*(settings or ()), *given])
     names = algorithms.split(",") if algorithms is not None else None
+    check_overrides(experiment, settings or (), variant_configs(experiment, names))
     folder = out_folder or new_folder("compare")
     try:
         result = run_comparison(
@@ -173,8 +175,19 @@ def compare(
     if result.failures:
         raise RunError(
             f"{len(result.failures)} of {len(result.failures) + len(result.runs)} runs failed "
-            f"({'; '.join(result.failures)}); repeat the command with --out {folder} --resume auto to run only these"
+            f"({'; '.join(result.failures)}); {_after_failures(result, folder)}"
         )
+
+
+def _after_failures(result: Comparison, folder: Path) -> str:
+    """Return how to repeat the failed runs of a comparison."""
+    repeat = f"repeat the command with --out {folder} --resume auto"
+    if not result.diverged:
+        return f"{repeat} to run only these"
+    return (
+        f"change the settings of {'; '.join(result.diverged)}, such as lr, because a repeat would diverge again; then "
+        f"{repeat}, which keeps the finished runs"
+    )
 
 
 @exits_cleanly
@@ -214,9 +227,10 @@ def sweep(
     experiment = load_config(config, settings or ())
     values = parse_grid(grid)
     if variant is not None:
-        found = variant_configs(experiment, [variant])
+        found = variant_configs(experiment, [variant], "--variant")
         if len(found) > 1:
             raise ConfigError(f"--variant {variant} matches {len(found)} variants; use one of {', '.join(found)}")
+        check_overrides(experiment, settings or (), found)
         experiment = next(iter(found.values())).model_copy(update={"compare": experiment.compare})
     folder = out_folder or new_folder("sweep")
     try:

@@ -1,8 +1,9 @@
 """Run several methods on the same data, model and seed, and write a table and a plot."""
 
+import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,10 +16,11 @@ from raybcgd.data.dataset import Dataset
 from raybcgd.data.sources import load_once
 from raybcgd.engine.engines import engine_named
 from raybcgd.engine.session import ignore
-from raybcgd.errors import ConfigError, RunError
-from raybcgd.experiment import run
+from raybcgd.errors import ConfigError, DivergedError, RunError
+from raybcgd.experiment import changed_settings, run
 from raybcgd.problem import prepare
-from raybcgd.record.comparison import read_comparison, run_labels, write_comparison, write_plan
+from raybcgd.record.comparison import read_comparison, read_plan, run_labels, write_comparison, write_plan
+from raybcgd.record.lock import in_use
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.record.summary import Standing, failed_standing, over_seeds, standing
 from raybcgd.report.plots import accuracy_against_upload
@@ -26,7 +28,7 @@ from raybcgd.report.progress import Display, as_display
 from raybcgd.report.tables import comparison_markdown, conditions
 from raybcgd.results import RunResult
 from raybcgd.server.budget import expected_rounds
-from raybcgd.storage import RunFolder, make_folder, new_folder, slug, write_atomic
+from raybcgd.storage import RunFolder, check_holds, make_folder, new_folder, slug, write_atomic
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,6 +44,8 @@ class Comparison:
     folder: Path
     """Contains a folder per run, `planned.json`, `comparison.json`, `comparison.md` and `comparison.png`. With several
     seeds, the plot shows means and bands of one standard deviation."""
+    diverged: tuple[str, ...] = ()
+    """The labels of the failed runs that diverged. With the same settings, they would diverge again."""
 
     def __repr__(self) -> str:
         """Show the table of the comparison."""
@@ -50,8 +54,8 @@ class Comparison:
 
 def compare(
     config: Config,
-    *,
     algorithms: Iterable[Method] | None = None,
+    *,
     module: nn.Module | None = None,
     dataset: Dataset | tuple[Any, ...] | None = None,
     partition: Any = None,
@@ -63,7 +67,7 @@ def compare(
 
     `module`, `dataset` and `partition` are as in `run`. Write a table and a plot to `out`. A run that fails, for
     example because it diverges, does not stop the others. With `resume`, finished runs in `out` are read, and
-    unfinished ones continue.
+    unfinished ones continue. A run that diverged starts again if its settings have changed.
     """
     display, rounds = as_display(progress), 0
     configs, prepared = variant_configs(config, algorithms), dict[str, Config]()
@@ -76,10 +80,12 @@ def compare(
     folder = Path(out) if out is not None else new_folder("compare")
     seeds = seeds_of(config)
     if resume and folder.is_dir():
+        check_holds(folder, "comparison")
         _check_kept(folder, [name for label in configs for name in run_labels(label, seeds)])
     else:
         make_folder(folder)
-    write_plan(folder, configs, seeds)
+    diverged = _diverged_before(folder)
+    write_plan(folder, configs, seeds, diverged=diverged)
     runs: dict[str, RunResult] = {}
     failures: dict[str, str] = {}
     display.expect(len(configs) * len(seeds), rounds * len(seeds))
@@ -88,14 +94,20 @@ def compare(
         for label, variant in configs.items():
             for name, seed in zip(run_labels(label, seeds), seeds, strict=True):
                 one = variant.model_copy(update={"seed": seed})
+                if name in diverged and _changed(folder / slug(name), prepared[label]):
+                    shutil.rmtree(folder / slug(name))
+                    diverged.remove(name)
+                    write_plan(folder, configs, seeds, failures, diverged)
                 try:
                     runs[name] = _run(one, given, RunFolder(folder / slug(name)), display, name)
                 except RunError as error:
                     failures[name] = str(error)
-                    write_plan(folder, configs, seeds, failures)
+                    diverged = {*diverged, name} if isinstance(error, DivergedError) else diverged - {name}
+                    write_plan(folder, configs, seeds, failures, diverged)
     if not runs:
         raise RunError(f"no run of the comparison finished: {'; '.join(f'{n}: {e}' for n, e in failures.items())}")
-    return _report(runs, failures, prepared, seeds, given["dataset"].name, folder)
+    result = _report(runs, failures, prepared, seeds, given["dataset"].name, folder)
+    return replace(result, diverged=tuple(name for name in failures if name in diverged))
 
 
 def start_engine(config: Config, display: Display, stack: ExitStack) -> None:
@@ -117,6 +129,20 @@ def _check_kept(folder: Path, names: Sequence[str]) -> None:
         f"{folder} has a comparison of {methods} with {used}, which this one would replace; include the same methods "
         "and seeds, or choose another --out"
     )
+
+
+def _diverged_before(folder: Path) -> set[str]:
+    """Return the labels of the runs that diverged when the comparison in a folder ran before."""
+    plan = read_plan(folder)
+    return set() if plan is None else {run.label for run in plan.runs if run.diverged}
+
+
+def _changed(folder: Path, config: Config) -> bool:
+    """Return whether the run in a folder has other settings than `config`, apart from its seed, and no result."""
+    files = RunFolder(folder)
+    if not files.config.exists() or files.summary.exists() or in_use(folder):
+        return False
+    return any(not line.startswith("seed = ") for line in changed_settings(files, config))
 
 
 def _run(config: Config, given: dict[str, Any], folder: RunFolder, display: Display, label: str) -> RunResult:

@@ -11,7 +11,9 @@ class Variant(Section):
     """`[[compare.variants]]`: the settings that one run changes. All runs share data set, model and seed."""
 
     label: str | None = None
-    """Name in tables and plots. Default: the method's name."""
+    """Name in tables and plots. Default: the method's title, which is the start of its docstring, such as FedAvg in
+    "FedAvg (McMahan et al., 2017): ...", or the `name` of its class if there is no colon. If several variants have the
+    same title, the settings in which they differ follow."""
     rounds: Annotated[int, Field(ge=1)] | None = None
     """Number of rounds. Default: `rounds` of the config."""
     algorithm: dict[str, Any] = Field(default_factory=dict)

@@ -1,29 +1,37 @@
 """The variants of a comparison: which runs there are, with their labels and configs."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import difflib
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from raybcgd.algorithms.contract import title
 from raybcgd.algorithms.settings import ALGORITHMS, AlgorithmConfig
 from raybcgd.compare.settings import CompareConfig, Variant
 from raybcgd.config import Config
-from raybcgd.config.files import vary
+from raybcgd.config.files import MISSING, ONE_OF, overridden, value_at, vary
 from raybcgd.errors import ConfigError
 from raybcgd.storage import slug
+
+log = logging.getLogger(__name__)
 
 Method = str | type[AlgorithmConfig] | AlgorithmConfig
 """A variant's label, or a method: its name, class or instance."""
 
 
-def variant_configs(config: Config, algorithms: Iterable[Method] | None = None) -> dict[str, Config]:
+def variant_configs(
+    config: Config, algorithms: Iterable[Method] | None = None, option: str = "--algorithms"
+) -> dict[str, Config]:
     """Return the config of each run by its label. `algorithms` selects variants by label or method.
 
-    A method without a variant uses the settings of `[algorithm]` that apply to it. An instance keeps its own settings.
+    A method selects every variant that uses it. A method without a variant uses the settings of `[algorithm]` that
+    apply to it. An instance keeps its own settings. `option` names `algorithms` in errors.
     """
     variants, base = (config.compare or CompareConfig()).variants, config.with_compare_target()
     if algorithms is not None:
-        variants = tuple(variant for method in algorithms for variant in _selected(method, variants))
+        base_method = type(config.algorithm)
+        variants = tuple(v for method in algorithms for v in _selected(method, variants, base_method, option))
     if not variants:
         raise ConfigError("compare.variants is empty; add at least one, or name methods with --algorithms")
     varied = []
@@ -40,24 +48,79 @@ def seeds_of(config: Config) -> tuple[int, ...]:
     return (config.compare or CompareConfig()).seeds or (config.seed,)
 
 
-def _selected(method: Method, variants: tuple[Variant, ...]) -> tuple[Variant, ...]:
-    """Return the variants that match a label or a method. If there are none, return a new variant of the method."""
+def check_overrides(config: Config, overrides: Iterable[str], configs: Mapping[str, Config]) -> None:
+    """Raise an error if a `--set` has no effect on any variant. If it has none on some of them, log a note.
+
+    `config` is the config with the overrides, and `configs` are those of the variants by label.
+    """
+    compared = config.compare or CompareConfig()
+    for key, text in overridden(overrides).items():
+        wanted = value_at(config, key)
+        if key == "seed" and compared.seeds and wanted not in compared.seeds:
+            raise ConfigError(f"--set {text} has no effect: compare.seeds replaces it; set that, or use --seeds")
+        if key == "metrics.target" and compared.target not in (None, wanted):
+            raise ConfigError(f"--set {text} has no effect: compare.target replaces it; set that")
+        found = {label: value_at(one, key) for label, one in configs.items()}
+        without = [label for label, value in found.items() if value is MISSING]
+        replaced = [label for label, value in found.items() if value is not MISSING and value != wanted]
+        if not (without or replaced) or key.startswith("compare."):
+            continue
+        name = key.rpartition(".")[2]
+        names = " or ".join(next((group for group in ONE_OF.values() if name in group), (name,)))
+        if len(replaced) == len(configs):
+            raise ConfigError(
+                f"--set {text} has no effect: every variant sets {names}; set it in compare.variants, or remove it "
+                "from them"
+            )
+        if len(without) + len(replaced) == len(configs):
+            sets = f"{', '.join(replaced)} set {names} in compare.variants, and " if replaced else ""
+            others = "the others have" if replaced else "the methods that run have"
+            raise ConfigError(f"--set {text} has no effect: {sets}{others} no {name}; remove it")
+        for labels, why in ((replaced, f"compare.variants sets {names}"), (without, f"there is no {name}")):
+            if labels:
+                log.warning("note: --set %s has no effect on %s, where %s", text, ", ".join(labels), why)
+
+
+def _selected(
+    method: Method, variants: tuple[Variant, ...], base: type[AlgorithmConfig], option: str
+) -> tuple[Variant, ...]:
+    """Return the variants that match a label or a method. If there are none, return a new variant of the method.
+
+    `base` is the method of variants that name none.
+    """
     if isinstance(method, AlgorithmConfig):
         settings = {name: getattr(method, name) for name in type(method).model_fields}
         return (Variant(algorithm={"name": type(method), **settings}),)
     name = method.strip() if isinstance(method, str) else ALGORITHMS.name_of(method)
-    found = tuple(v for v in variants if name in (v.label or _default_label(v), _method_name(v)))
-    return found or (Variant(algorithm={"name": name if isinstance(method, str) else method}),)
+    used = [variant.algorithm.get("name", base) for variant in variants]
+    labels = [variant.label or title(ALGORITHMS.resolve(own)) for variant, own in zip(variants, used, strict=True)]
+    references = [ALGORITHMS.name_of(own) for own in used]
+    given = list(zip(variants, labels, references, strict=True))
+    if found := tuple(variant for variant, *names in given if name in names):
+        return found
+    if not isinstance(method, str) or name in ALGORITHMS:
+        return (Variant(algorithm={"name": name if isinstance(method, str) else method}),)
+    if ALGORITHMS.is_foreign(name):
+        with _naming(f"{option} {name}"):
+            ALGORITHMS.resolve(name)
+        return (Variant(algorithm={"name": name}),)
+    # The classes' own names, such as "mem" of "mine:Mem". Those of built-in methods are handled above.
+    names = [ALGORITHMS.resolve(own).name for own in used]
+    if found := tuple(variant for variant, own in zip(variants, names, strict=True) if own == name):
+        return found
+    if name in (ALGORITHMS.resolve(base).name, title(base)):
+        return (Variant(algorithm={"name": base}),)
+    raise ConfigError(_unknown(name, option, list(dict.fromkeys(labels)), names))
 
 
-def _method_name(variant: Variant) -> str | None:
-    method = variant.algorithm.get("name")
-    return None if method is None else ALGORITHMS.name_of(method)
-
-
-def _default_label(variant: Variant) -> str | None:
-    method = variant.algorithm.get("name")
-    return None if method is None else title(ALGORITHMS.resolve(method))
+def _unknown(name: str, option: str, labels: Sequence[str], names: Sequence[str]) -> str:
+    """Return the error about a name that is neither a label nor a method."""
+    by_case = {known.lower(): known for known in (*names, *ALGORITHMS, *reversed(labels))}
+    close = difflib.get_close_matches(name.lower(), by_case, n=1)
+    if close:
+        return f'{option} "{name}" is unknown; did you mean {by_case[close[0]]}?'
+    known = f"a label of compare.variants ({', '.join(labels)}), " if labels else ""
+    return f'{option} "{name}" is unknown; use {known}one of {", ".join(ALGORITHMS)}, or "package.module:Name"'
 
 
 def _labels(given: Sequence[str | None], methods: Sequence[AlgorithmConfig]) -> list[str]:
@@ -89,10 +152,14 @@ def _differences(method: AlgorithmConfig, namesakes: Sequence[AlgorithmConfig]) 
             yield f"{name} = {value}"
 
 
-@contextmanager
-def naming_variant(label: str) -> Iterator[None]:
+def naming_variant(label: str) -> AbstractContextManager[None]:
     """Add the variant's label to config errors."""
+    return _naming(f'compare.variants, "{label}"')
+
+
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f'compare.variants, "{label}": {error}') from None
+        raise ConfigError(f"{what}: {error}") from None

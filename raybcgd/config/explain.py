@@ -99,11 +99,14 @@ def short(value: Any, limit: int = 60) -> str:
 
 
 def _nearest(name: str, section: type[Section], table: str, whole: type[Section]) -> str:
-    """Suggest a similar name in this table, the same name in another table, or the names in this table."""
+    """Suggest a name with this word or a similar one in this table, the same name elsewhere, or all names here."""
     choice = CHOICES.get(table.rpartition(".")[2])
     if choice and (others := [other for other in choice if name in choice.resolve(other).model_fields]):
         return f"it is a setting of {', '.join(others)}: remove it, or change {table}.{choice.key}"
     known = [*section.model_fields, *([choice.key] if choice else [])]
+    longer = [other for other in known if section is not whole and name in other.split("_")]
+    if longer:
+        return f"did you mean {' or '.join(longer)}?"
     elsewhere = [".".join(path) for path in _paths(whole) if path[-1] == name and ".".join(path[:-1]) != table]
     if elsewhere and not difflib.get_close_matches(name, known, cutoff=0.75):
         return f"did you mean {' or '.join(elsewhere)}?"

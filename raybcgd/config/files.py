@@ -1,7 +1,7 @@
 """Read configs: TOML files that extend each other, overrides from the command line, and variants."""
 
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from raybcgd.lazy import search
 from raybcgd.section import Section
 from raybcgd.storage import FORMAT_VERSION, RunFolder
 
-_ONE_OF = {"cohort": ("clients_per_block", "clients_per_round"), "hosts": ("count", "max_count")}
+ONE_OF = {"cohort": ("clients_per_block", "clients_per_round"), "hosts": ("count", "max_count")}
 """Mutually exclusive settings, by table."""
 
 
@@ -123,8 +123,8 @@ def _still_valid(table: str, under: Mapping[str, Any], over: Mapping[str, Any]) 
     if table == "data" and over.get("source", kept.get("source")) != kept.get("source"):
         unread = unread_by(over["source"])
         kept = {key: value for key, value in kept.items() if key not in unread}
-    if any(key in over for key in _ONE_OF.get(table, ())):
-        kept = {key: value for key, value in kept.items() if key not in _ONE_OF[table]}
+    if any(key in over for key in ONE_OF.get(table, ())):
+        kept = {key: value for key, value in kept.items() if key not in ONE_OF[table]}
     return kept
 
 
@@ -174,6 +174,38 @@ def assign(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, 
         table.clear()
         table.update(kept, **_deep_copy(new))
     return result
+
+
+def overridden(overrides: Iterable[str]) -> dict[str, str]:
+    """Return the `key.subkey=value` texts by the keys that they set, down to the keys of inline tables."""
+    found: dict[str, str] = {}
+    for text in overrides:
+        key, value = _parse_override(text)
+        found |= dict.fromkeys(_keys(key, value), text)
+    return found
+
+
+def _keys(key: str, value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _keys(f"{key}.{name}", inner)
+    else:
+        yield key
+
+
+MISSING = object()
+"""What `value_at` returns if a config has no such setting."""
+
+
+def value_at(config: Section, key: str) -> Any:
+    """Return the value of a setting such as "algorithm.lr". The value of a choice, such as a method, is its class."""
+    found: Any = config
+    *tables, name = key.split(".")
+    for table in tables:
+        found = found.get(table) if isinstance(found, Mapping) else getattr(found, table, None)
+    if tables and tables[-1] in CHOICES and name == CHOICES[tables[-1]].key:
+        return type(found)
+    return found.get(name, MISSING) if isinstance(found, Mapping) else getattr(found, name, MISSING)
 
 
 def _parse_override(text: str) -> tuple[str, Any]:

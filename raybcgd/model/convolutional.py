@@ -9,6 +9,9 @@ from raybcgd.model.initialise import xavier
 SMALLEST_SIDE = 4
 """The smallest images, in pixels per side, of resnet8 and the transformers."""
 
+_CHANNELS = (1, 3, 4)
+"""Numbers of channels of grey, RGB and RGBA images."""
+
 
 def image_shape(name: str, shape: tuple[int, ...], smallest: int) -> tuple[int, int, int]:
     """Return (channels, height, width), or raise an error if the model does not support these inputs."""
@@ -16,6 +19,11 @@ def image_shape(name: str, shape: tuple[int, ...], smallest: int) -> tuple[int, 
         raise ConfigError(f'model.name = "{name}" needs images, but samples have shape {shape}; set it to "mlp"')
     channels, height, width = shape
     if min(height, width) < smallest:
+        if width in _CHANNELS and height > width and channels not in _CHANNELS:
+            raise ConfigError(
+                f'model.name = "{name}" needs samples of shape (channels, height, width), but {shape} looks like '
+                "channels last; transpose the images to (n, channels, height, width)"
+            )
         found = f"needs images of at least {smallest}x{smallest}, but the data has {height}x{width}"
         others = "mlp, resnet8 or vit_tiny" if min(height, width) >= SMALLEST_SIDE else "mlp"
         raise ConfigError(f'model.name = "{name}" {found}; set it to {others}')

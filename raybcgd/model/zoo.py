@@ -107,7 +107,9 @@ def _custom_model(config: ModelConfig, input_shape: tuple[int, ...], classes: in
 def _check_options(config: ModelConfig, accepted: list[str]) -> None:
     unknown = [name for name in config.options if name not in accepted]
     if unknown:
-        takes = f"accepts {', '.join(accepted)}" if accepted else "accepts no options"
-        raise ConfigError(
-            f"model.options has {', '.join(unknown)}, but {MODELS.name_of(config.name)} {takes}; correct the names"
-        )
+        has = f"model.options has {', '.join(unknown)}, but {MODELS.name_of(config.name)}"
+        if not accepted:
+            raise ConfigError(
+                f"{has} accepts no options; remove them, or set model.options = {{}} if they are inherited"
+            )
+        raise ConfigError(f"{has} accepts {', '.join(accepted)}; correct the names")

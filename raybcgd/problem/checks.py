@@ -37,6 +37,11 @@ def check(problem: Problem, dataset: Dataset) -> None:
         raise ConfigError("[analysis] needs a checkpoint, but checkpoint.every = 0 writes none; set it to at least 1")
     if config.budget.simulated_seconds is not None and config.cohort.links is None:
         raise ConfigError("budget.simulated_seconds needs the clients' bandwidth; add a [cohort.links] table")
+    evaluated = config.evaluation.clients
+    if evaluated != "all" and evaluated > problem.clients and not problem.algorithm.pooled:
+        raise ConfigError(
+            f'evaluation.clients = {evaluated}, but there are {problem.clients} clients; set it to "all", or lower it'
+        )
     gpu_here = config.engine == "local" and config.hosts.device == "gpu"
     if gpu_here and not torch.accelerator.is_available():
         raise ConfigError('hosts.device = "gpu" with engine = "local", but this machine has no GPU; set it to "cpu"')

@@ -321,13 +321,15 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def difference(saved: Mapping[str, Any], current: Mapping[str, Any], prefix: str = "") -> list[str]:
+def difference(
+    saved: Mapping[str, Any], current: Mapping[str, Any], prefix: str = "", where: str = "in the checkpoint"
+) -> list[str]:
     """Return the settings in which two nested tables differ, each as "key = … in the checkpoint, … now"."""
     lines = []
     for key in sorted(saved.keys() | current.keys()):
         name, old, new = f"{prefix}{key}", saved.get(key), current.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            lines += difference(old, new, f"{name}.")
+            lines += difference(old, new, f"{name}.", where)
         elif old != new:
-            lines.append(f"{name} = {old!r} in the checkpoint, {new!r} now")
+            lines.append(f"{name} = {old!r} {where}, {new!r} now")
     return lines

@@ -1,6 +1,6 @@
 """`planned.json` and `comparison.json`: the runs of a comparison before it starts, and its results."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
@@ -38,6 +38,8 @@ class PlannedRun(Section):
     """The name of its folder, which is in that of the comparison."""
     failure: str | None = None
     """Why it failed. None: it did not, or not yet."""
+    diverged: bool = False
+    """Whether it diverged, so that it would fail again with the same settings."""
 
 
 class Plan(Section):
@@ -57,14 +59,25 @@ def run_labels(label: str, seeds: Sequence[int]) -> list[str]:
 
 
 def write_plan(
-    folder: Path, variants: Iterable[str], seeds: Sequence[int], failures: Mapping[str, str] = MappingProxyType({})
+    folder: Path,
+    variants: Iterable[str],
+    seeds: Sequence[int],
+    failures: Mapping[str, str] = MappingProxyType({}),
+    diverged: Collection[str] = (),
 ) -> None:
     """Write `planned.json` to a folder, so that a report can group the runs before the comparison ends.
 
-    `failures` are the reasons by the labels of the failed runs.
+    `failures` are the reasons by the labels of the failed runs, and `diverged` the labels of those that diverged.
     """
     planned = tuple(
-        PlannedRun(label=label, variant=variant, seed=seed, folder=slug(label), failure=failures.get(label))
+        PlannedRun(
+            label=label,
+            variant=variant,
+            seed=seed,
+            folder=slug(label),
+            failure=failures.get(label),
+            diverged=label in diverged,
+        )
         for variant in variants
         for label, seed in zip(run_labels(variant, seeds), seeds, strict=True)
     )

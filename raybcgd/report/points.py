@@ -14,8 +14,8 @@ from raybcgd.storage import RunFolder
 
 _POLL_SECONDS = 1.0
 _ENOUGH_ROUNDS = 20
-"""The time left is estimated after this many rounds, or as many as the shortest point has. The first rounds
-include the start of Tune."""
+"""The time left is estimated after this many rounds, or as many as the shortest point is expected to have. The first
+rounds include the start of Tune."""
 
 
 class Points:
@@ -28,8 +28,9 @@ class Points:
         self._ended: set[int] = set()
         self.screen, self._started = Screen(display.console), monotonic()
         self._bar = self.screen.add("sweep", sum(rounds))
-        self._before = sum(map(self._done, range(len(rounds))))
-        """Rounds before a resume, which took no time."""
+        self._planned = tuple(rounds)
+        self._before = [self._done(number) for number in range(len(rounds))]
+        """Rounds of each point before a resume, which took no time."""
 
     def end(self, number: int, line: str, failed: bool = False) -> None:
         """Mark a point as ended, and print a line about it."""
@@ -54,9 +55,11 @@ class Points:
             self.screen.changed()
             return
         self._bar.texts["stage"] = f"{len(self._ended)} of {len(done)} points done"
-        ran, remaining = sum(done) - self._before, sum(self._rounds) - sum(done)
+        # A resumed run starts at its last checkpoint, and runs the rounds after it again.
+        self._before = list(map(min, self._before, done))
+        ran, remaining = sum(done) - sum(self._before), sum(self._rounds) - sum(done)
         seconds = (monotonic() - self._started) / max(1, ran)
-        enough = ran >= min(_ENOUGH_ROUNDS, *self._rounds)
+        enough = ran >= min(_ENOUGH_ROUNDS, *self._planned)
         self._bar.texts["left"] = f"{duration(seconds * remaining)} left" if enough and remaining else ""
         self.screen.changed()
 

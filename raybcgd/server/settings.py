@@ -55,7 +55,8 @@ class EvaluationConfig(Section):
     """Test samples per forward pass."""
     clients: Literal["all"] | Annotated[int, Field(ge=0)] = 0
     """Number of clients, drawn once, on whose own training samples the global model is also evaluated. The record gets
-    the mean, the worst tenth and the standard deviation of their accuracies. all: every client. 0: none."""
+    the mean, the worst tenth and the standard deviation of their accuracies. The worst tenth is the mean of the lowest
+    accuracies: of a tenth of these clients, rounded down, but at least of one. all: every client. 0: none."""
     metrics: tuple[str | Callable[..., Any], ...] = ()
     """Further metrics: top5, absolute_error, or "package.module:function", a function (outputs, targets) that returns
     one number per sample. The record gets their means over the test data by name."""

@@ -194,7 +194,10 @@ def test_custom_models_and_losses() -> None:
         ({"name": nn.Linear(2, 2)}, "pass it as run(module=…)"),
         ({"name": "user_package:not_a_model"}, "returned int; return a torch.nn.Module"),
         ({"name": "user_package:wide_model"}, "missing a required argument"),
-        ({"name": "user_package:ready_model", "options": {"a": 1}}, "accepts no options"),
+        (
+            {"name": "user_package:ready_model", "options": {"a": 1}},
+            "accepts no options; remove them, or set model.options = {} if",
+        ),
         ({"name": "vit_b_16", "options": {"weights": "/no/such/file"}}, "model.options.weights"),
     ],
 )
@@ -203,6 +206,18 @@ def test_an_invalid_model_gives_a_one_line_error(config: dict[str, object], mess
         build(ModelConfig(**config), (1, 8, 8), 10, seed=0)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_images_with_their_channels_last_are_recognised() -> None:
+    with pytest.raises(ConfigError) as error:
+        build(ModelConfig(name="resnet8"), (12, 12, 3), 10, seed=0)
+    assert str(error.value) == (
+        'model.name = "resnet8" needs samples of shape (channels, height, width), but (12, 12, 3) looks like channels '
+        "last; transpose the images to (n, channels, height, width)"
+    )
+    for shape in ((3, 12, 3), (12, 3, 3), (12, 12, 2)):
+        with pytest.raises(ConfigError, match="needs images of at least 4x4"):
+            build(ModelConfig(name="resnet8"), shape, 10, seed=0)
 
 
 def test_an_unknown_loss_or_an_input_that_is_not_an_image_is_refused() -> None:

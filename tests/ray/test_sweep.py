@@ -132,6 +132,21 @@ def test_a_grid_runs_every_point_and_writes_the_best_config(cluster: Cluster, tm
 
 
 @pytest.mark.ray
+def test_the_sweep_of_the_page_about_python_runs(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the device differs: the cluster has a logical GPU."""
+    page = (Path(__file__).parents[2] / "docs/api/index.md").read_text()
+    code = page.split("## Sweep over settings")[1].split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, Any] = {}
+    on_cpu = code.replace("rounds=4", 'rounds=4, hosts={"device": "cpu"}')
+    exec(compile(on_cpu, "index.md", "exec"), scope)
+    assert len(scope["found"].points) == 4
+    assert scope["final"].runs["FedBCGD"].summary["rounds"] == 4
+
+
+@pytest.mark.ray
 def test_a_sweep_chooses_on_validation_data_even_if_the_test_data_says_otherwise(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -147,6 +162,37 @@ def test_a_sweep_chooses_on_validation_data_even_if_the_test_data_says_otherwise
     assert found.best.settings == {"algorithm.lr": 0.3}, "on the test data, learning nothing would win"
     assert found.best.results["best_accuracy"] > 0.7
     assert found.validation_share == 0.25
+
+
+@pytest.mark.parametrize(
+    ("grid", "settings", "says"),
+    [
+        ("0.05,0.1,0.2", "rounds=2", None),
+        ("0.2,0.1", "rounds=1", "algorithm.lr = 0.05 in 000, 0.2 now"),
+        ("0.05,0.1", "local.batch_size=10", "local.batch_size = 20 in 000, 10 now"),
+        ("0.05", "rounds=1", "which has more points than this one"),
+    ],
+)
+def test_a_sweep_over_another_grid_is_refused_before_ray_starts(
+    grid: str, settings: str, says: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small(rounds=1, data={"validation_share": 0.1, "evaluate_on": "validation"})
+    for number, lr in enumerate((0.05, 0.1)):
+        algorithm = config.algorithm.model_copy(update={"lr": lr})
+        run(config.model_copy(update={"algorithm": algorithm}), out=tmp_path / f"sweep/{number:03d}", progress=False)
+
+    def start(address: str | None) -> Any:
+        raise ConfigError("Ray starts")
+
+    monkeypatch.setattr("raybcgd.sweep.cluster", start)
+    done = sweep(config, tmp_path, "--grid", f"algorithm.lr={grid}", "--set", settings, "--resume", "auto")
+    assert done.exit_code == 2
+    if says is None:
+        assert done.stderr == "error: Ray starts\n"
+    else:
+        assert done.stderr.startswith(f"error: {tmp_path}/sweep holds a sweep over another grid")
+        assert says in done.stderr
+        assert done.stderr.endswith("choose another --out, or delete that folder\n")
 
 
 def test_a_grid_is_read_as_toml_values() -> None:

@@ -98,6 +98,9 @@ VALUES = {
         says='algorithm: lr_schedule = "multistep" needs … list the rounds at which lr shrinks',
     ),
     "beta 1": sets("algorithm.name=fedadam", "algorithm.beta1=1", says="algorithm.beta1 = 1: must be less than 1"),
+    "more evaluated clients than there are": sets(
+        "evaluation.clients=99", says='evaluation.clients = 99, but there are 20 clients; set it to "all", or lower it'
+    ),
     "no epochs": sets("local.epochs=0", says="local.epochs = 0: must be greater than or equal to 1"),
     "no steps": sets("local.steps=0", says="local.steps = 0: must be greater than or equal to 1"),
     "empty batches": sets(

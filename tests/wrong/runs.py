@@ -140,11 +140,11 @@ RUNS = {
     "watch a file": Case(("watch", "{config}"), "{tmp}/config.toml is a file; pass the folder of a run"),
     "compare nothing known": Case(
         ("compare", "{config}", "--out", "{out}", "--algorithms", "fedbest"),
-        'compare.variants, "fedbest": algorithm.name = … use one of fedavg, fedavgm, fedadam, fedprox, scaffold,',
+        '--algorithms "fedbest" is unknown; use a label of compare.variants (FedAvg, FedAvgM, FedBCGD, FedBCGD+), one',
     ),
     "compare nothing": Case(
         ("compare", "{config}", "--out", "{out}", "--algorithms", ""),
-        'compare.variants, "": algorithm.name = "" is … use one of fedavg, fedavgm, fedadam, fedprox, scaffold,',
+        '--algorithms "" is unknown; use a label of compare.variants (FedAvg, … one of fedavg, fedavgm,',
     ),
     "compare one twice": Case(
         ("compare", "{config}", "--out", "{out}", "--algorithms", "fedavg,fedavg"),
