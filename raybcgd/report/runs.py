@@ -1,6 +1,7 @@
 """Runs, finished or in progress, read from their folders."""
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -207,15 +208,17 @@ def _labelled(runs: Sequence[Run]) -> list[Run]:
 def _apart(runs: Sequence[Run]) -> list[Run]:
     """Add the names of folders to all methods of comparisons that share one with each other or with another run.
 
-    Means over seeds are over the runs of one comparison.
+    Means over seeds are over the runs of one comparison. Several other runs of a method keep its label here.
     """
+    others = Counter(run.method for run in runs if run.comparison is None)
     sources: dict[str, set[Path]] = {}
     for run in runs:
         sources.setdefault(run.method, set()).add(run.source)
     shared = {run.method for run in runs if run.comparison is not None and len(sources[run.method]) > 1}
     if not shared:
         return list(runs)
-    places = dict.fromkeys(run.source for run in runs if run.comparison is not None or run.method in shared)
+    single = {method for method in shared if others[method] == 1}
+    places = dict.fromkeys(run.source for run in runs if run.comparison is not None or run.method in single)
     names = [place.resolve().name for place in places]
     ends = {p: f" ({p if names.count(name) > 1 else name})" for p, name in zip(places, names, strict=True)}
 

@@ -1,6 +1,7 @@
 """Reports of several comparisons, of comparisons and other runs, and of classification and regression."""
 
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,14 @@ def test_a_mean_over_seeds_is_over_the_runs_of_one_comparison(
         assert [found[f"FedAvg ({end})"][0] for end in ("seeded", "single", "methods")] == ["2", "3", "6"]
     assert report(seeded, "--out", tmp_path / "alone.html").exit_code == 0
     assert rows(tmp_path / "alone.html")["FedAvg"][1:4] == found["FedAvg (seeded)"][1:4]
+
+
+def test_several_other_runs_are_still_named_by_their_settings(seeded: Path, single: Path, tmp_path: Path) -> None:
+    for number, lr in enumerate((0.05, 0.1)):
+        config = shutil.copytree(single, tmp_path / f"{number:03d}") / "config.toml"
+        config.write_text(re.sub(r"^lr = .*$", f"lr = {lr}", config.read_text(), flags=re.MULTILINE))
+    found = [method.label for method in methods_of(read_runs([seeded, tmp_path]))]
+    assert found == ["FedAvg (seeded)", "SCAFFOLD (seeded)", "lr 0.05 (FedAvg)", "lr 0.1 (FedAvg)"]
 
 
 def test_comparisons_without_a_common_method_keep_their_labels(folder: Path, seeded: Path) -> None:
