@@ -37,11 +37,12 @@ from torch import Tensor
 Levels = Mapping[int, Any]
 """A partial sum, one vector per level: plain arrays, or tensors on a device if they stay in this process."""
 
-_CHUNK = {"cpu": 1 << 18}
-"""Elements per pass: on a CPU, few enough for the float64 buffer to stay in the cache. Accelerators use larger chunks,
-to launch fewer kernels."""
-_PAIRED_CHUNK, _PAIRED_SIZE = 1 << 17, 1 << 20
-"""Elements per pass over a pair of rows, and the minimum length of rows that are added in pairs."""
+_CACHED = 1 << 17
+"""How many float64 numbers stay in a CPU's cache while they are added."""
+_CHUNK = {"cpu": _CACHED}
+"""Elements per pass. Accelerators use larger chunks, to launch fewer kernels."""
+_PAIRED_SIZE = 1 << 20
+"""Minimum length of rows that are added in pairs."""
 _kept = threading.local()
 _MERGED_PARTS = 8
 """Maximum number of merged sums that are kept separate. They may be in shared memory; adding them up makes a copy."""
@@ -105,10 +106,9 @@ class ExactSum:
             self._waiting = row
             return
         waiting, self._waiting, first = self._waiting, None, self._start_if_empty()
-        buffers = _pair_of_buffers()
-        for start in range(0, self.size, _PAIRED_CHUNK):
-            place = slice(start, min(start + _PAIRED_CHUNK, self.size))
-            one, other = buffers[:, : place.stop - start]
+        for start in range(0, self.size, _CACHED):
+            place = slice(start, min(start + _CACHED, self.size))
+            one, other = _buffer((2, place.stop - start), self._device)
             one.copy_(waiting[place]).add_(self._constant)
             other.copy_(row[place]).sub_(self._constant)
             lowest = self._levels[0][place]
@@ -121,10 +121,11 @@ class ExactSum:
 
     def _add_at(self, start: int, rows: Tensor, weights: Tensor | None, largest: float | None, first: bool) -> bool:
         """Add rows to the coordinates from `start` on, or store their sum if they are the first."""
+        rest = _buffer(rows.shape, self._device).copy_(rows)
+        place = slice(start, start + rows.shape[1])
         if largest is None:
-            low, high = torch.stack(torch.aminmax(rows)).tolist()
+            low, high = torch.stack(torch.aminmax(rest)).tolist()
             largest = max(-low, high)
-        rest, place = rows.to(torch.float64, copy=True), slice(start, start + rows.shape[1])
         if weights is not None:
             rest.mul_(weights[:, None])
         finite, broken = math.isfinite(largest), None
@@ -202,8 +203,8 @@ class ExactSum:
             return
         own = {level: part.cpu().numpy() for level, part in self._levels.items()}
         order = sorted({*own, *self._merged}, reverse=True)
-        for start in range(0, self.size, _CHUNK["cpu"]):
-            place = slice(start, min(start + _CHUNK["cpu"], self.size))
+        for start in range(0, self.size, 2 * _CACHED):
+            place = slice(start, min(start + 2 * _CACHED, self.size))
             summed: np.ndarray | None = None
             for level in order:
                 parts = [*self._merged.get(level, ()), *([own[level]] if level in own else [])]
@@ -219,15 +220,18 @@ class ExactSum:
         return torch.cat([torch.empty(0, dtype=torch.float64), *(chunk.cpu() for _, chunk in self.chunks())])
 
 
-def _pair_of_buffers() -> Tensor:
-    """Return two buffers for chunks of rows, which this thread keeps.
+def _buffer(shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return an uninitialised float64 tensor. On a CPU, small ones are in memory that this thread keeps.
 
-    glibc maps new ones into memory for every chunk, which takes longer than adding them.
+    glibc maps new memory for every chunk, which takes longer than adding its values.
     """
-    if not hasattr(_kept, "buffers"):
-        _kept.buffers = torch.empty(2, _PAIRED_CHUNK, dtype=torch.float64)
-    buffers: Tensor = _kept.buffers
-    return buffers
+    size = math.prod(shape)
+    if device.type != "cpu" or size > 2 * _CACHED:
+        return torch.empty(shape, dtype=torch.float64, device=device)
+    if not hasattr(_kept, "buffer"):
+        _kept.buffer = torch.empty(2 * _CACHED, dtype=torch.float64)
+    buffer: Tensor = _kept.buffer[:size].view(shape)
+    return buffer
 
 
 def new_vector(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
