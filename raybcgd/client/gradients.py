@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from raybcgd.client.batches import stacked
 from raybcgd.client.shards import Shard, gathered
+from raybcgd.client.softmax_regression import SoftmaxRegression, is_softmax_regression
 from raybcgd.model.flat import FlatModel
 from raybcgd.model.outputs import logits_of
 
@@ -140,8 +141,28 @@ class OneClient:
         return None
 
 
-class StackGradient:
-    """The gradients and losses of a stack of clients, one row each, with vmap.
+class StackGradient(Protocol):
+    """The gradients and losses of a stack of clients, one row each, on one batch per client.
+
+    `weights` has 1 for each sample and 0 for padding.
+    """
+
+    def __call__(self, y: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return one gradient and one loss per client."""
+
+    def losses(self, y: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Return one loss per client, without computing gradients."""
+
+
+def stack_gradient(flat: FlatModel, loss: Loss, bf16: bool = False, backend: str | None = None) -> StackGradient:
+    """Return the fastest gradients for a model and a loss."""
+    if not bf16 and backend is None and is_softmax_regression(flat, loss):
+        return SoftmaxRegression(flat)
+    return VmapGradient(flat, loss, bf16, backend)
+
+
+class VmapGradient:
+    """The gradients and losses of a stack of clients for any model, with vmap. See `StackGradient`.
 
     After some calls with the same shapes, the tensor operations are recorded. Later calls replay them, which is faster
     than vmap and gives the same bits. With a backend of torch.compile, the first call records and compiles them:
@@ -159,7 +180,6 @@ class StackGradient:
         self._recorded: dict[tuple[int, ...], Callable[..., Any]] = {}
 
     def __call__(self, y: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Return one gradient and one loss per client."""
         shape = tuple(weights.shape)
         if shape not in self._recorded:
             self._calls[shape] += 1
@@ -169,7 +189,6 @@ class StackGradient:
         return compute(y, inputs, targets, weights)
 
     def losses(self, y: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Return one loss per client, without computing gradients."""
         losses: Tensor = self._losses(y, inputs, targets, weights)
         return losses
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from raybcgd.aggregation.exact import Levels
@@ -17,7 +18,7 @@ from raybcgd.algorithms.api import Task
 from raybcgd.algorithms.contract import Kind, displacement
 from raybcgd.client.device import is_fatal, is_out_of_memory, load_of
 from raybcgd.client.device_states import DeviceStates, Row
-from raybcgd.client.gradients import ClientStack, Gradients, OneClient, StackGradient
+from raybcgd.client.gradients import ClientStack, Gradients, OneClient, stack_gradient
 from raybcgd.client.shards import Shards
 from raybcgd.client.state_cache import StateCache
 from raybcgd.client.training import LocalWork
@@ -52,11 +53,12 @@ Vector = np.ndarray | Tensor
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Use one thread in torch, as hosts on Ray do. The bits of a result depend on the number of threads."""
+    """Use one thread in torch and in NumPy's BLAS. The bits of a result depend on the number of threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with threadpool_limits(1, "blas"):
+            yield
     finally:
         torch.set_num_threads(threads)
 
@@ -99,7 +101,7 @@ class ClientHost:
         self._flat = problem.flat_model(device)
         self._bf16 = problem.config.local.precision == "bf16"
         backend = problem.config.local.compile
-        self._stack_gradient = StackGradient(self._flat, problem.loss, self._bf16, backend)
+        self._stack_gradient = stack_gradient(self._flat, problem.loss, self._bf16, backend)
         self._forward = None if backend is None else torch.compile(self._flat.module, backend=backend, dynamic=True)
         self._metrics = Metrics(problem.config.evaluation.metrics)
         self._shards = Shards(problem, data, device)

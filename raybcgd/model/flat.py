@@ -1,5 +1,7 @@
 """A module whose parameters, gradients and floating-point buffers are views of flat vectors."""
 
+from itertools import accumulate
+
 import torch
 from torch import Tensor, nn
 
@@ -30,6 +32,9 @@ class FlatModel:
                 mask[entry.name].fill_(1)
         self.trained: Tensor | None = None if bool(trained.all()) else trained
         """1 for parameters, 0 for buffers. None: there are no buffers."""
+        ends = list(accumulate((entry.size for entry in self._entries), initial=0))
+        self.places = {entry.name: slice(*ends[k : k + 2]) for k, entry in enumerate(self._entries)}
+        """Where each parameter and buffer is in the vector."""
         self._integer_buffers = {name: b.clone() for name, b in module.named_buffers() if not b.is_floating_point()}
 
     def reset_integer_buffers(self) -> None:

@@ -4,15 +4,14 @@ import gc
 import logging
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import ray
-import torch
 
 from raybcgd.client.device import CPU, accelerator, deterministic, is_fatal, limit_share, why_none
-from raybcgd.client.host import ClientHost
+from raybcgd.client.host import ClientHost, one_thread
 from raybcgd.engine.ray.pulse import PulseAddress, beat
 from raybcgd.errors import named_line
 from raybcgd.messages import CallResult, ClientTask, HostLost, Piece, RoundOrders, Score, SumKey
@@ -121,7 +120,8 @@ class HostActor:
     def __init__(
         self, problem: Problem, data: Data, state_address: str, pulse: tuple[PulseAddress, int] | None = None
     ) -> None:
-        torch.set_num_threads(1)
+        self._settings = ExitStack()  # never closed: the settings hold for the life of the process
+        self._settings.enter_context(one_thread())
         context = ray.get_runtime_context()
         self._name = context.get_actor_name() or "host"
         self._last_call: tuple[int, list[int]] | None = None
@@ -137,8 +137,8 @@ class HostActor:
         if self._place.no_device is None:
             hosts = problem.config.hosts
             limit_share(device or CPU, context.get_assigned_resources().get("GPU", 0.0))  # type: ignore[no-untyped-call]
-            self._settings = deterministic(device or CPU, hosts.determinism == "strict", hosts.allow_tf32)
-            self._settings.__enter__()  # never exited: the settings hold for the life of the process
+            strict = hosts.determinism == "strict"
+            self._settings.enter_context(deterministic(device or CPU, strict, hosts.allow_tf32))
             self._host = ClientHost(problem, data, state_address, device or CPU, interruptible=False)
         freeze_heap()
         if pulse is not None:
