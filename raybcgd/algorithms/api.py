@@ -140,6 +140,9 @@ class Work(Protocol):
     """eta of this round."""
     data_phase: int
     """The current data phase. 0 if the data is not block-cyclic."""
+    trained: Tensor | None
+    """1 on parameters, 0 on buffers such as batch-norm statistics. None: all coordinates are parameters. A rule that
+    adds something to y_T - x multiplies it by this, because a changed running variance can become negative."""
 
     @property
     def own(self) -> Tensor:

@@ -27,7 +27,7 @@ class LocalWork:
     ) -> None:
         self.lr, self.data_phase = task.lr, data_phase
         self.mean_gradient = task.mean_gradient
-        self._gradients, self._trained = gradients, task.trained
+        self._gradients, self.trained = gradients, task.trained
         self._own, self._shared = own, shared
         self._weight_decay, self._anchor_bytes = weight_decay, anchor_bytes
         self._anchor: tuple[Tensor, _Anchor] | None = None
@@ -76,7 +76,7 @@ class LocalWork:
             if with_momentum:
                 velocity = move.clone() if velocity is None else velocity.mul_(momentum).add_(move)
                 move = velocity
-            for mask in (active[-1], self._trained):
+            for mask in (active[-1], self.trained):
                 move = move if mask is None else move * mask
             y.sub_(move, alpha=self.lr)
         self._losses, self._active = losses, active
@@ -88,7 +88,7 @@ class LocalWork:
         Zero on buffers. With `local.drop_last`, only samples in full batches count.
         """
         full = self._anchor_at(x).full
-        return full if self._trained is None else full * self._trained
+        return full if self.trained is None else full * self.trained
 
     def loss(self, x: Tensor) -> Tensor:
         """Return the client's mean loss at x."""

@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from raybcgd.algorithms.api import Whole, Work
+from raybcgd.algorithms.fedavg import FedAvg
 from raybcgd.client.host import ClientHost
 from raybcgd.engine.local import LocalPool
 from raybcgd.messages import ClientTask, RoundOrders
@@ -58,6 +60,42 @@ def test_statistics_are_averaged_under_every_server_rule(lab: Any, algorithm: di
         assert not bool(played.server.c[buffers].any())
         assert not played.kept("algorithm.c")[:, buffers.numpy()].any()
         assert np.abs(played.kept("algorithm.c")).max() > 0
+
+
+class ClientMomentum(FedAvg):
+    """ClientMomentum: each client adds its previous displacement to its new one."""
+
+    name: ClassVar[str] = "client_momentum"
+    masked: bool = True
+
+    class Client(NamedTuple):
+        last: Whole
+
+    def client_rule(self, work: Work, down: Any, mine: Any) -> tuple[Any, Any]:
+        delta = work.sgd(down.x) - down.x
+        change = 0.9 * mine.last if work.trained is None or not self.masked else 0.9 * mine.last * work.trained
+        return self.Upload(delta=delta + change), self.Client(last=delta + change)
+
+
+def test_a_client_rule_can_leave_statistics_unchanged(lab: Any) -> None:
+    """With a step size of almost 0, only the statistics move, as under FedAvg unless the rule adds something."""
+    runs = []
+    methods: list[dict[str, Any]] = [
+        {"name": "fedavg"},
+        *({"name": ClientMomentum, "masked": m} for m in (True, False)),
+    ]
+    for method in methods:
+        changes = {
+            "rounds": 4,
+            "blocks": {"count": 1, "shared": "none"},
+            "model": {"options": None},
+            "algorithm": {**method, "lr": 1e-12, "weight_decay": 0},
+        }
+        runs.append(lab.play(changes, module=normed()))
+    trained = FlatModel(normed(), runs[0].problem.layout, torch.float32, torch.device("cpu")).trained
+    fedavg, masked, unmasked = (run.x[trained == 0] for run in runs)
+    torch.testing.assert_close(masked, fedavg)
+    assert float((unmasked - fedavg).abs().max()) > 0.1
 
 
 def test_server_momentum_does_not_apply_to_statistics(lab: Any) -> None:
