@@ -26,6 +26,7 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)  ## Compare FedAvg, FedAvgM, FedBCGD and FedBCGD+ on the built-in digits.
 	$(BIN)/raybcgd compare jobs/configs/demo.toml --out $(OUT)
+	@echo 'next: `source .venv/bin/activate`, then `raybcgd new FOLDER`'
 
 test: fast ray  ## Run all tests except the slow ones.
 	$(PYTEST) -m "alone and not slow" $(RAY_TESTS)

@@ -52,13 +52,13 @@ def run(
 ) -> RunResult:
     """Run an experiment and return its records and its model.
 
-    Pass a custom module or data set as an object. A data set can also be a pair (train, test) of torch data sets, or
-    (x, y, x_test, y_test). `partition` assigns the training samples to clients: one list of sample indices per client,
-    a dict of such lists by client name, or one client id per training sample. Put a custom algorithm, partitioner,
-    codec or loss into the config: `Config(algorithm=Mine(lr=0.1))`. Files are written to `out`; the default is a new
-    folder under `runs/`. With `resume`, the run in that folder, or at `checkpoint.address`, continues from its last
-    checkpoint. Progress is shown on standard error, or in the notebook, with `label` as the name of the run;
-    `progress=False` shows nothing.
+    Pass a custom module or data set as an object. The run starts from the module's weights, whatever the seed. A data
+    set can also be a pair (train, test) of torch data sets, or (x, y, x_test, y_test). `partition` assigns the training
+    samples to clients: one list of sample indices per client, a dict of such lists by client name, or one client id per
+    training sample. Put a custom algorithm, partitioner, codec or loss into the config:
+    `Config(algorithm=Mine(lr=0.1))`. Files are written to `out`; the default is a new folder under `runs/`. With
+    `resume`, the run in that folder, or at `checkpoint.address`, continues from its last checkpoint. Progress is shown
+    on standard error, or in the notebook, with `label` as the name of the run; `progress=False` shows nothing.
 
     `observe` is called in this process with the record of each round, in order, after the record has been logged; by
     then, the next round may already have run. If it raises an exception, the run ends with that exception and can be
