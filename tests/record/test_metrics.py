@@ -309,16 +309,16 @@ def test_rounds_with_and_without_exporter_differ_by_less_than_one_percent(tmp_pa
     assert differs < 0.01
 
 
-def test_a_scrape_with_255_waiting_rounds_takes_less_than_50_ms(
+def test_a_scrape_with_255_waiting_rounds_takes_less_than_50_ms_of_cpu_time(
     records: tuple[RoundRecord, ...], tmp_path: Path
 ) -> None:
     watched = exporter()
     for record in (records * 100)[:255]:
         watched.observe(record)
     with Endpoint(watched.registry, "127.0.0.1", 0, tmp_path / "x.json"):
-        began = time.perf_counter()
+        began = time.process_time()
         text = scrape(tmp_path)
-        assert time.perf_counter() - began < 0.05
+        assert time.process_time() - began < 0.05
     assert "raybcgd_timing_round_seconds_count" in text
 
 
