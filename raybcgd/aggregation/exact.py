@@ -43,7 +43,8 @@ _CHUNK = {"cpu": _CACHED}
 """Elements per pass. Accelerators use larger chunks, to launch fewer kernels."""
 _PAIRED_SIZE = 1 << 20
 """Minimum length of rows that are added in pairs."""
-_kept = threading.local()
+_of_thread = threading.local()
+"""Holds the buffer of each thread."""
 _MERGED_PARTS = 8
 """Maximum number of merged sums that are kept separate. They may be in shared memory; adding them up makes a copy."""
 _GRID_EXPONENT = {torch.float32: -40, torch.float64: -90}
@@ -226,11 +227,11 @@ def _buffer(shape: tuple[int, ...], device: torch.device) -> Tensor:
     glibc maps new memory for every chunk, which takes longer than adding its values.
     """
     size = math.prod(shape)
-    if device.type != "cpu" or size > 2 * _CACHED:
+    if device.type not in _CHUNK or size > 2 * _CACHED:
         return torch.empty(shape, dtype=torch.float64, device=device)
-    if not hasattr(_kept, "buffer"):
-        _kept.buffer = torch.empty(2 * _CACHED, dtype=torch.float64)
-    buffer: Tensor = _kept.buffer[:size].view(shape)
+    if not hasattr(_of_thread, "buffer"):
+        _of_thread.buffer = torch.empty(2 * _CACHED, dtype=torch.float64)
+    buffer: Tensor = _of_thread.buffer[:size].view(shape)
     return buffer
 
 
