@@ -49,8 +49,9 @@ GAUGE_BY_BLOCK = Metric(by="block", read=_by_block)
 COUNTER_BY_BLOCK = Metric("counter", by="block", read=_by_block)
 
 
-class Participant(Section):
-    """A client that took part in a round."""
+@dataclass(slots=True)
+class Participant:
+    """A client that took part in a round. A dataclass, because a round with many clients creates many of them."""
 
     client: int
     block: int | None

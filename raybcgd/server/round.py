@@ -173,8 +173,9 @@ class _Inbox:
     def receive(self, outcomes: Sequence[Outcome], partial: Partial | None = None) -> None:
         self._clock.lap("train")
         for outcome in outcomes:
-            self._check(outcome)
-            self._received[outcome.client] = outcome._replace(payload=None)
+            if outcome.error is not None:
+                self._check(outcome, outcome.error)
+            self._received[outcome.client] = outcome if outcome.payload is None else outcome._replace(payload=None)
             try:
                 self._aggregator.add(outcome)
             except Diverged as error:
@@ -183,21 +184,24 @@ class _Inbox:
             self._aggregator.merge(partial)
         self._clock.lap("aggregate")
 
-    def _check(self, outcome: Outcome) -> None:
-        if outcome.diverged and outcome.error is not None:
-            raise self._diverged(outcome.error)
-        if outcome.breaks_contract and outcome.error is not None:  # even with on_client_error = "drop"
-            raise RunError(f"round {self._work.orders.round_index + 1} failed: {outcome.error}")
-        if outcome.error is not None and not self._drops and "MemoryError" in outcome.error.partition(":")[0]:
+    def _check(self, outcome: Outcome, error: str) -> None:
+        """Raise the error of a client, unless it is dropped."""
+        client, number = outcome.client, self._work.orders.round_index + 1
+        if outcome.diverged:
+            raise self._diverged(error)
+        if outcome.breaks_contract:  # even with on_client_error = "drop"
+            raise RunError(f"round {number} failed: {error}")
+        if self._drops:
+            return
+        if "MemoryError" in error.partition(":")[0]:
             raise RunError(
-                f"client {outcome.client} ran out of memory in round {self._work.orders.round_index + 1}: "
-                f"{outcome.error}; lower local.batch_size, local.stack or the number of hosts per machine"
+                f"client {client} ran out of memory in round {number}: {error}; lower local.batch_size, local.stack or "
+                "the number of hosts per machine"
             )
-        if outcome.error is not None and not self._drops:
-            raise RunError(
-                f"client {outcome.client} failed in round {self._work.orders.round_index + 1}: {outcome.error}; fix "
-                'it, or, if only some clients fail, set cohort.on_client_error = "drop" to continue without them'
-            )
+        raise RunError(
+            f"client {client} failed in round {number}: {error}; fix it, or, if only some clients fail, set "
+            'cohort.on_client_error = "drop" to continue without them'
+        )
 
     def _diverged(self, cause: str) -> DivergedError:
         return DivergedError(f"round {self._work.orders.round_index + 1} diverged: {cause}")
@@ -276,7 +280,7 @@ def _record(problem: Problem, plan: RoundPlan, before: RunState, trained: _Train
 
 def _participant(member: Member, outcome: Outcome) -> Participant:
     loss = outcome.loss if math.isfinite(outcome.loss) else None
-    return Participant(client=member.client, block=member.block, seconds=outcome.seconds, loss=loss)
+    return Participant(member.client, member.block, outcome.seconds, loss)
 
 
 def _traffic(
