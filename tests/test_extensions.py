@@ -119,6 +119,9 @@ if __name__ == "__main__":
     run(Config(**tables), out="run")
 """
 ENGINES = pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.ray)])
+ENGINES_RAY_SLOW = pytest.mark.parametrize(
+    "engine", ["local", pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.slow])]
+)
 
 
 def write_modules(folder: Path) -> Path:
@@ -170,7 +173,7 @@ def test_a_config_names_all_six_and_the_run_can_be_resumed(folder: Path, engine:
     assert summary(folder / "run")["sha256"] == expected
 
 
-@ENGINES
+@ENGINES_RAY_SLOW
 def test_python_objects_give_the_same_run_and_the_command_line_can_resume_it(
     folder: Path, engine: str, expected: str
 ) -> None:

@@ -77,7 +77,7 @@ def sprung(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder.parent / "sprung").iterdir())
 
 
-@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.ray)])
+@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.slow])])
 def test_files_in_the_current_folder_do_not_shadow_libraries(hostile: Path, engine: str) -> None:
     done = inside(hostile, "resume", ".", "--set", "rounds=3", "--set", f"engine={engine}")
     assert sprung(hostile) == []

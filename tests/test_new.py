@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from raybcgd.cli import app
+from tests.commands import execute, modules_of
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def blocks(project: Path) -> list[str]:
     return re.findall(r"^```bash\n(.*?)^```$", (project / "README.md").read_text(), re.M | re.S)
 
 
-def execute(commands: str, folder: Path) -> str:
+def execute_in_a_shell(commands: str, folder: Path) -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     script = ["bash", "-euo", "pipefail", "-c", commands]
     done = subprocess.run(script, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True)
@@ -32,9 +33,11 @@ def execute(commands: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_the_commands_of_the_readme_work_as_written(project: Path) -> None:
+def test_the_commands_of_the_readme_work_as_written(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = blocks(project)
-    shown = execute(first, project)
+    monkeypatch.chdir(project)
+    with modules_of(project):
+        shown = "".join(execute(command) for command in first.splitlines())
     assert "clinic 00, clinic 01" in shown
     assert "2 passed" in shown
     assert (project / "runs/compare/report.html").exists()
@@ -44,7 +47,7 @@ def test_the_commands_of_the_readme_work_as_written(project: Path) -> None:
 @pytest.mark.ray
 def test_the_sweep_of_the_readme_works_as_written(project: Path) -> None:
     _, second = blocks(project)
-    assert "test data was not used" in execute(second, project)
+    assert "test data was not used" in execute_in_a_shell(second, project)
 
 
 def test_a_folder_that_cannot_be_used_gives_one_line(project: Path, tmp_path: Path) -> None:

@@ -139,8 +139,9 @@ def test_prometheus_on_the_machine_sees_the_runs_in_the_container(name: str) -> 
     assert f"'cd {folder} && " in (CLUSTER / "monitoring/README.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_setup_commands_install_the_package_as_an_ordinary_user(tmp_path: Path) -> None:
-    """Docker creates the parents of mounted files as root."""
+    """Docker creates the parents of mounted files as root. The test of the Dockerfile is a similar, fast one."""
     home, config = Home(tmp_path), ray_up("aws")
     assert config["setup_commands"] == ray_up("gcp")["setup_commands"]
     source = home.path / "raybcgd-source"

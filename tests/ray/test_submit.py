@@ -130,10 +130,16 @@ def test_an_error_found_only_on_the_cluster_fails_the_job_with_one_line(cluster:
 @pytest.mark.parametrize(
     ("settings", "status", "message"),
     [
-        (["data.source=fashion_mnist", "data.root=/nowhere"], "STOPPED", "error: data.root: no such folder: /nowhere"),
-        (["algorithm.lr=1e30"], "FAILED", "error: round 1 diverged"),
+        pytest.param(
+            ["data.source=fashion_mnist", "data.root=/nowhere"],
+            "STOPPED",
+            "error: data.root: no such folder: /nowhere",
+            id="config error",
+        ),
+        pytest.param(
+            ["algorithm.lr=1e30"], "FAILED", "error: round 1 diverged", id="failed run", marks=pytest.mark.slow
+        ),
     ],
-    ids=["config error", "failed run"],
 )
 def test_the_rendered_entrypoint_stops_on_a_config_error_and_fails_with_the_run(
     cluster: Head, config: Path, tmp_path: Path, settings: list[str], status: str, message: str

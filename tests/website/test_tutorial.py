@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import runpy
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,10 +11,9 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from raybcgd.cli.app import app
 from results.store import Store
+from tests.commands import execute, modules_of
 
 ROOT = Path(__file__).parents[2]
 SETUP = ["make demo", "source .venv/bin/activate"]
@@ -39,28 +36,11 @@ def steps() -> Iterator[Step]:
             yield from (Step(None, line) for line in content.splitlines())
 
 
-def execute(command: str) -> None:
-    """Run a command of the tutorial in this process, which saves the time to load torch."""
-    program, *arguments = shlex.split(command)
-    if program == "raybcgd":
-        result = CliRunner().invoke(app, arguments, catch_exceptions=False)
-        assert result.exit_code == 0, f"{command}\n{result.output}"
-    elif program == "python":
-        runpy.run_path(arguments[0], run_name="__main__")
-    elif program == "mkdir":
-        os.mkdir(arguments[0])
-    else:
-        assert program == "cd"
-        os.chdir(arguments[0])
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path / "study")
-    yield tmp_path
-    for name in ("mine", "method"):
-        sys.modules.pop(name, None)
+    with modules_of(tmp_path / "study"):
+        yield tmp_path
 
 
 def accuracy(run: Path) -> float:
