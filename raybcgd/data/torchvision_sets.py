@@ -23,6 +23,9 @@ def load_torchvision(name: str, root: Path, download: bool, emnist_split: str) -
     if not download and not root.is_dir():
         raise ConfigError(f"data.root: no such folder: {root}; point it to the files or set data.download = true")
     dataset_class = getattr(import_torchvision("datasets"), KNOWN[name])
+    inner = getattr(dataset_class, "base_folder", KNOWN[name])
+    if root.name == inner and not (root / inner).exists():  # the folder with the files instead of the one around it
+        root = root.parent
     options = {"split": emnist_split} if name == "emnist" else {}
     first_label = 1 if options == {"split": "letters"} else 0  # torchvision calls the unused class 0 "N/A"
     arrays = []
@@ -30,7 +33,8 @@ def load_torchvision(name: str, root: Path, download: bool, emnist_split: str) -
         try:
             found = dataset_class(str(root), train=part == "train", download=download, **options)
         except Exception as error:  # missing or corrupt file, no network, disk full: RuntimeError, URLError, OSError, …
-            fix = "check the network and data.root" if download else "correct data.root or set data.download = true"
+            complete = f"point data.root to a folder that contains a complete {inner}, or set data.download = true"
+            fix = "check the network and data.root" if download else complete
             problem = f"cannot read the {part} files in {root} ({first_line(error)})"
             raise ConfigError(f'data.source = "{name}": {problem}; {fix}') from error
         images, targets = np.asarray(found.data), np.asarray(found.targets, dtype=np.int64)

@@ -42,6 +42,12 @@ def test_mnist_files(source: str, folder: str, tmp_path: Path) -> None:
     assert np.allclose(data.mean, images.mean() / 255)
 
 
+def test_the_folder_of_the_data_set_and_the_one_around_it_are_both_accepted(tmp_path: Path) -> None:
+    write_mnist(tmp_path / "FashionMNIST/raw", np.arange(30) % 7)
+    around, itself = read("fashion_mnist", tmp_path), read("fashion_mnist", tmp_path / "FashionMNIST")
+    assert np.array_equal(around.train.inputs, itself.train.inputs)
+
+
 @pytest.mark.parametrize(("split", "labels", "first", "classes"), [("byclass", 62, 0, 62), ("letters", 26, 1, 26)])
 def test_emnist_splits(split: str, labels: int, first: int, classes: int, tmp_path: Path) -> None:
     written = np.arange(labels) + first

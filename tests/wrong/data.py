@@ -176,7 +176,7 @@ DATA = {
     "CIFAR-10 not there": data(
         make_folder("data"),
         source="cifar10",
-        says='data.source = "cifar10": cannot read the … correct data.root or set data.download = true',
+        says='data.source = "cifar10": cannot read the … contains a complete cifar-10-batches-py, or set data.download = true',
     ),
     "Tiny ImageNet elsewhere": data(
         images(), source="tiny_imagenet", says="data.root: cannot read … point it to the unpacked tiny-imagenet-200"
@@ -184,7 +184,7 @@ DATA = {
     "MNIST cut off": data(
         write("data/MNIST/raw/train-images-idx3-ubyte", "x"),
         source="mnist",
-        says='data.source = "mnist": cannot read the train … correct data.root or set data.download = true',
+        says='data.source = "mnist": cannot read the train … contains a complete MNIST, or set data.download = true',
     ),
     "more clients than images": data(
         images(), source="image_folder", says="data.partition.clients = 20 is more than the … lower it to 12 or less"
