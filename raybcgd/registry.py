@@ -128,6 +128,13 @@ class Registry:
         known = self.resolve(choice).model_fields
         return {name: value for name, value in table.items() if name in known}
 
+    def without_defaults(self, table: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those settings of a table that are not the defaults of its choice."""
+        fields = {} if self.key not in table else self.resolve(table[self.key]).model_fields
+        defaults = {name: field.get_default(call_default_factory=True) for name, field in fields.items()}
+        found = {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()}
+        return {name: value for name, value in table.items() if name not in found or value != found[name]}
+
 
 class InvalidSection(ValueError):
     """A table with settings that its class rejects."""

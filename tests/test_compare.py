@@ -11,11 +11,13 @@ from rich.console import Console
 from torch import nn
 from typer.testing import CliRunner
 
-from raybcgd import Config, ConfigError
+from raybcgd import Config, ConfigError, Run, run
 from raybcgd.algorithms import FedAvg
 from raybcgd.cli import app
-from raybcgd.compare.comparison import compare, variant_configs
+from raybcgd.compare.comparison import compare
+from raybcgd.compare.variants import one_variant, variant_configs
 from raybcgd.config import load_config, make_config
+from raybcgd.config.files import assign, tables_of
 from raybcgd.record.rounds import Quality, RoundRecord, Traffic
 from raybcgd.record.summary import keeps, over_seeds, reaches, standing
 from raybcgd.report.figures import accuracy
@@ -136,8 +138,8 @@ def test_the_table_loses_nothing_on_a_narrow_terminal(width: int) -> None:
     runs = {seed: records(0.2, 0.1, 0.9, 0.96) for seed in (0, 1, 2)}
     summary = {"algorithm": "x", "rounds": 3, "final_accuracy": 0.96, "best_accuracy": 0.96, "seconds": 12.5}
     summary |= {"last_tenth_accuracy": 0.96, "upload_d_total": 0.6, "upload_floats": 1, "upload_bytes": 4}
-    for run in runs.values():
-        for record in run:
+    for records in runs.values():
+        for record in records:
             record.traffic.__dict__.update(upload_floats=1, upload_bytes=4)
     rows = {seed: standing("FedBCGD+ (lr 0.1)", "", run, summary, 0.9) for seed, run in runs.items()}
     console = Console(file=io.StringIO(), width=width)
@@ -210,6 +212,37 @@ def test_a_variant_keeps_python_objects() -> None:
 def test_an_invalid_variant_is_named(variants: list[Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         variant_configs(small(compare={"variants": variants}))
+
+
+VARIANTS: list[dict[str, Any]] = [
+    {"algorithm": {"name": "fedavg"}},
+    {"algorithm": {"name": "scaffold", "lr": 0.07}, "wire": {"codec": "qsgd"}, "rounds": 2},
+    {"partition": {"kind": "iid"}, "label": "iid"},
+]
+
+
+def test_a_comparison_of_a_run_is_that_of_its_config(tmp_path: Path) -> None:
+    """A run writes all settings, and empty tables, into its config."""
+    tables = {"rounds": 1, "engine": "local", "data": {"partition": {"clients": 20}}, "wire": {"codec": "topk"}}
+    config = make_config({**tables, "compare": {"variants": VARIANTS}})
+    run(config, out=tmp_path / "run", progress=False)
+    written = load_config(tmp_path / "run/config.toml")
+    opened = Run.open(tmp_path / "run").config()
+    wanted = {label: one.to_toml() for label, one in variant_configs(config).items()}
+    assert {label: one.to_toml() for label, one in variant_configs(written).items()} == wanted
+    assert {label: one.to_toml() for label, one in variant_configs(opened).items()} == wanted
+    assert written.to_toml() == config.to_toml()
+
+
+def test_the_config_of_one_variant_has_no_variants() -> None:
+    """The best config of a sweep over it would otherwise compare the old settings of the variant."""
+    base = small(compare={"variants": VARIANTS, "target": 0.6})
+    (config,) = one_variant(base, "scaffold", "--variant").values()
+    assert config.compare is None
+    assert config.metrics.target == 0.6
+    best = make_config(assign(tables_of(config), {"algorithm.lr": 0.3}))
+    (compared,) = variant_configs(best, ["scaffold"]).values()
+    assert compared.algorithm.lr == 0.3
 
 
 def test_all_variants_are_checked_before_the_first_one_runs(out: Path) -> None:

@@ -23,7 +23,7 @@ from raybcgd.cli.shared import (
 )
 from raybcgd.compare.comparison import Comparison
 from raybcgd.compare.comparison import compare as run_comparison
-from raybcgd.compare.variants import check_overrides, variant_configs
+from raybcgd.compare.variants import check_overrides, one_variant, variant_configs
 from raybcgd.config import Config, load_config, load_run_config, resume_command, run_tables
 from raybcgd.errors import ConfigError, RunError
 from raybcgd.experiment import check_objects, run
@@ -227,11 +227,9 @@ def sweep(
     experiment = load_config(config, settings or ())
     values = parse_grid(grid)
     if variant is not None:
-        found = variant_configs(experiment, [variant], "--variant")
-        if len(found) > 1:
-            raise ConfigError(f"--variant {variant} matches {len(found)} variants; use one of {', '.join(found)}")
+        found = one_variant(experiment, variant, "--variant")
         check_overrides(experiment, settings or (), found)
-        experiment = next(iter(found.values())).model_copy(update={"compare": experiment.compare})
+        (experiment,) = found.values()
     folder = out_folder or new_folder("sweep")
     try:
         result = run_sweep(experiment, values, metric=metric, out=folder, resume=resume == "auto", progress=shown)

@@ -43,6 +43,14 @@ def variant_configs(
     return dict(zip(labels, varied, strict=True))
 
 
+def one_variant(config: Config, variant: str, option: str) -> dict[str, Config]:
+    """Return the config of one variant by its label. It has no variants: the others would change other settings."""
+    found = variant_configs(config, [variant], option)
+    if len(found) > 1:
+        raise ConfigError(f"{option} {variant} matches {len(found)} variants; use one of {', '.join(found)}")
+    return found
+
+
 def seeds_of(config: Config) -> tuple[int, ...]:
     """Return the seeds with which every variant runs."""
     return (config.compare or CompareConfig()).seeds or (config.seed,)

@@ -36,7 +36,7 @@ def load_run_config(folder: RunFolder, overrides: Iterable[str] = (), trust: boo
     tables = assign(run_tables(folder), changes)
     if not trust:
         check_trusted(tables, changes, folder, call)
-    return make_config(tables)
+    return make_config(_without_written_defaults(tables))
 
 
 def run_tables(folder: RunFolder) -> dict[str, Any]:
@@ -69,8 +69,21 @@ def read_tables(path: str | Path) -> dict[str, Any]:
     """Return the tables of a TOML file, merged over those of the files that it extends."""
     tables: dict[str, Any] = {}
     for file in reversed(config_files(path)):
-        tables = _merged(tables, {key: value for key, value in _toml(file).items() if key != "extends"})
+        found = _without_written_defaults(_toml(file))
+        tables = _merged(tables, {key: value for key, value in found.items() if key != "extends"})
     return tables
+
+
+def _without_written_defaults(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tables of a config. One that a run wrote has all settings; defaults of its method count as not set.
+
+    Otherwise they would replace the defaults of other methods in a comparison. The same goes for codecs.
+    """
+    result = dict(tables)
+    for name in ("algorithm", "wire") if "version" in tables else ():
+        if isinstance(table := tables.get(name), Mapping):
+            result[name] = CHOICES[name].without_defaults(table)
+    return result
 
 
 def config_files(path: str | Path) -> list[Path]:
@@ -143,7 +156,8 @@ def tables_of(section: Section) -> dict[str, Any]:
 
 def vary(base: Config, variant: Variant) -> Config:
     """Return the config of one run of a comparison."""
-    changes = {key: value for key, value in tables_of(variant).items() if key != "label" and value is not None}
+    # An empty table changes nothing, although an empty `data.phases` would turn phases on.
+    changes = {key: value for key, value in tables_of(variant).items() if key != "label" and value not in (None, {})}
     data = {key: changes.pop(key) for key in ("partition", "phases") if key in changes}
     changes |= {"data": data} if data else {}
     tables = _merged(tables_of(base), changes)
