@@ -2,6 +2,7 @@
 
 import io
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from raybcgd.record.summary import keeps, over_seeds, reaches, standing
 from raybcgd.report.figures import accuracy
 from raybcgd.report.plots import headline, upload_figure
 from raybcgd.report.runs import methods_of, read_runs
-from raybcgd.report.style import drawing
+from raybcgd.report.style import drawing, shown_d
 from raybcgd.report.tables import comparison_table
 
 DEMO = Path(__file__).parent.parent / "jobs" / "configs" / "demo.toml"
@@ -116,16 +117,18 @@ def test_the_command_prints_a_table(out: Path, tmp_path: Path) -> None:
     assert "FedAvgM" not in result.stdout
 
 
+SUMMARY = {"algorithm": "x", "rounds": 3, "final_accuracy": 0.96, "best_accuracy": 0.96, "seconds": 12.5}
+SUMMARY |= {"last_tenth_accuracy": 0.96, "upload_d_total": 0.6, "upload_floats": 1, "upload_bytes": 4}
+
+
 @pytest.mark.parametrize("width", [60, 80])
 def test_a_long_name_takes_several_lines_and_no_room_from_the_numbers(width: int) -> None:
     name = "FedBCGD, top-k with a hundredth of the values, and error feedback on every client"
-    summary = {"algorithm": "x", "rounds": 3, "final_accuracy": 0.96, "best_accuracy": 0.96, "seconds": 12.5}
-    summary |= {"last_tenth_accuracy": 0.96, "upload_d_total": 0.6, "upload_floats": 1, "upload_bytes": 4}
     run = records(*[0.2] * 10, 0.96, 0.96)
     for record in run:
         record.traffic.__dict__.update(upload_floats=1, upload_bytes=4)
     console = Console(file=io.StringIO(), width=width)
-    console.print(comparison_table([standing(name, "", run, summary, 0.9)], 0.9, width))
+    console.print(comparison_table([standing(name, "", run, SUMMARY, 0.9)], 0.9, width))
     _, table = console.file.getvalue().split("rounds to 90 % ")  # type: ignore[attr-defined]
     first = table.splitlines()[2]
     assert first.startswith(" FedBCGD, top-k ")
@@ -136,12 +139,9 @@ def test_a_long_name_takes_several_lines_and_no_room_from_the_numbers(width: int
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_table_loses_nothing_on_a_narrow_terminal(width: int) -> None:
     runs = {seed: records(0.2, 0.1, 0.9, 0.96) for seed in (0, 1, 2)}
-    summary = {"algorithm": "x", "rounds": 3, "final_accuracy": 0.96, "best_accuracy": 0.96, "seconds": 12.5}
-    summary |= {"last_tenth_accuracy": 0.96, "upload_d_total": 0.6, "upload_floats": 1, "upload_bytes": 4}
-    for records in runs.values():
-        for record in records:
-            record.traffic.__dict__.update(upload_floats=1, upload_bytes=4)
-    rows = {seed: standing("FedBCGD+ (lr 0.1)", "", run, summary, 0.9) for seed, run in runs.items()}
+    for record in chain(*runs.values()):
+        record.traffic.__dict__.update(upload_floats=1, upload_bytes=4)
+    rows = {seed: standing("FedBCGD+ (lr 0.1)", "", run, SUMMARY, 0.9) for seed, run in runs.items()}
     console = Console(file=io.StringIO(), width=width)
     console.print(comparison_table([over_seeds(rows)], 0.9, width))
     text = console.file.getvalue()  # type: ignore[attr-defined]
@@ -276,6 +276,18 @@ def test_the_upload_to_the_target_ends_with_the_first_round_that_reaches_it() ->
     assert reaches(records(0.5, 0.2, None), 0.9) is None
 
 
+def test_small_uploads_are_not_shown_as_zero() -> None:
+    shown = [shown_d(upload) for upload in (0, 0.00123, 0.0293, 0.1, 0.26, 12.34)]
+    assert shown == ["0.0", "0.0012", "0.029", "0.1", "0.3", "12.3"]
+    (record,) = reached = records(0.02, 0.95)
+    record.traffic.__dict__.update(upload_floats=1, upload_bytes=4)
+    line = standing("A", "", reached, {**SUMMARY, "upload_d_total": 0.02}, 0.9)
+    console = Console(file=io.StringIO(), width=120)
+    console.print(comparison_table([line], 0.9, 120))
+    row = next(text for text in console.file.getvalue().splitlines() if "96.0%" in text)  # type: ignore[attr-defined]
+    assert row.split().count("0.02") == 2, "the total, and up to the target"
+
+
 def test_a_crossing_counts_as_kept_only_if_it_stays() -> None:
     kept = keeps(records(0.5, 0.9, 0.2, 0.9, None, 0.95), 0.9)
     assert kept is not None
@@ -293,6 +305,11 @@ THREE = [records(1, 0.1, 0.1, 0.1, 0.9), records(1, 0.1, 0.1, 0.1, 0.9), records
         (
             {"FedAvg": THREE, "B": [records(0.5, 0.1, 0.9)] * 3},
             "B reaches 90 % accuracy with 3.7 ± 0.6 times less upload than FedAvg (3 seeds)",
+        ),
+        # The reference is FedAvg, as in the table of a report, also if it is neither the first nor the most expensive:
+        (
+            {"C": [records(4, 0.1, 0.9)] * 3, "FedAvg (a/b)": THREE, "B": [records(0.5, 0.1, 0.9)] * 3},
+            "B reaches 90 % accuracy with 3.7 ± 0.6 times less upload than FedAvg (a/b) (3 seeds)",
         ),
         # One or two seeds, a crossing that does not stay, a gain within the noise, a method that never arrives:
         ({"FedAvg": THREE[:2], "B": [records(0.5, 0.1, 0.9)] * 2}, "Accuracy and upload of FedAvg and B"),

@@ -71,6 +71,9 @@ def test_nothing_that_people_read_mentions_an_accuracy(result: Any, tmp_path: Pa
     assert "accuracy" not in body.lower().replace("target_accuracy", "")
     assert "90 %" not in body
     assert "final loss" in body
+    assert "<th>last tenth</th>" in body
+    assert "Loss against rounds, and against the floats and bytes uploaded by all clients. It is measured on" in body
+    assert "bands" not in body
     assert "accuracy" not in Run.open(result.folder).figures()
     assert json.loads((result.folder / "partition.json").read_text())["label"] == "decile of the targets"
 

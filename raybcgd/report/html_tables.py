@@ -10,7 +10,7 @@ from rich.filesize import decimal
 from raybcgd.record.summary import Standing, over_seeds, standing, summarise
 from raybcgd.report.failures import FailedRun
 from raybcgd.report.runs import Method, Run, comparable, differing_settings, methods_of
-from raybcgd.report.style import percentage
+from raybcgd.report.style import percentage, reference_of, shown_d
 from raybcgd.report.tables import (
     MEDIAN,
     UNIT,
@@ -34,13 +34,16 @@ class _Cell(NamedTuple):
 def summary_table(methods: Sequence[Method], target: float, failed: Sequence[FailedRun] = (), aims: bool = True) -> str:
     """Return an HTML table of accuracy and, with `aims`, of the upload to the target.
 
-    If all runs use the same data and model, the best values are bold, and uploads are compared with the first method.
+    If all runs use the same data and model, uploads are compared with those of a reference. Then, the best values are
+    also bold, unless they are means over different numbers of seeds.
     """
     lines = [_line(method, target, failed) for method in methods]
     ended = all(run.state == "finished" for method in methods for run in method.runs)
     alike = comparable([run for method in methods for run in method.runs])
-    federated = [line for line in lines if not line.pooled and not line.regression]
-    reference = federated[0] if len(federated) > 1 and alike else None
+    federated = {line.label: line for line in lines if not line.pooled and not line.regression}
+    reference = federated.get(reference_of(list(federated)) or "") if len(federated) > 1 and alike else None
+    if reference is not None and reference.upload_d_to_target is None:
+        reference = None
     rows: list[dict[str, _Cell]] = []
     for method, line in zip(methods, lines, strict=True):
         row = {"method": _Cell(_named(line)), "rounds": _Cell(_rounds(method, line)), **_quality(line, ended)}
@@ -52,7 +55,8 @@ def summary_table(methods: Sequence[Method], target: float, failed: Sequence[Fai
         rows.append({**row, "seconds per round": _Cell(shown_seconds(line.round_seconds_median))})
     lost = dict.fromkeys(one.method for one in failed if one.method not in {line.label for line in lines})
     rows += [{"method": _Cell(label), "rounds": _Cell("failed")} for label in lost]
-    return f"{_html(rows, bold=alike)}<p>{escape(' '.join([*notes(lines, target), UNIT, MEDIAN]))}</p>"
+    bold = alike and len({len(line.seeds) for line in lines}) == 1
+    return f"{_html(rows, bold=bold)}<p>{escape(' '.join([*notes(lines, target), UNIT, MEDIAN]))}</p>"
 
 
 def _line(method: Method, target: float, failed: Sequence[FailedRun]) -> Standing:
@@ -89,6 +93,7 @@ def _quality(line: Standing, ended: bool) -> dict[str, _Cell]:
         return {
             "final loss" if ended else "loss so far": _Cell(shown_loss(final), _less(line, final)),
             "best loss": _Cell(shown_loss(best), _less(line, best)),
+            "last tenth": _Cell(_unbroken(last_tenth_text(line))),
         }
     now = line.final_accuracy
     return {
@@ -105,7 +110,7 @@ def _to_target(line: Standing, target: float) -> dict[str, _Cell]:
     uploads = {
         "floats": _Cell(missing) if floats is None else _Cell(f"{floats:,.0f}{star}", -floats),
         "bytes": _Cell(missing) if size is None else _Cell(_unbroken(decimal(round(size))) + star, -size),
-        "d": _Cell(missing) if d is None else _Cell(f"{d:.1f}{star}", -d),
+        "d": _Cell(missing) if d is None else _Cell(f"{shown_d(d)}{star}", -d),
     }
     if line.pooled:
         uploads = dict.fromkeys(uploads, _Cell("-"))

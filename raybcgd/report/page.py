@@ -68,7 +68,10 @@ _TEXTS = {
         "Accuracy against rounds, and against the floats and bytes uploaded by all clients. It is measured on the "
         "{data}.",
     ),
-    "loss": ("Loss", "Loss on the same data and axes. Bands over seeds do not extend below the lowest run."),
+    "loss": (
+        "Loss",
+        "Loss against rounds, and against the floats and bytes uploaded by all clients. It is measured on the {data}.",
+    ),
     "clients": (
         "Accuracy of the clients",
         "Accuracy of the global model on the clients' own training samples: mean, worst tenth of the clients, and "
@@ -92,7 +95,10 @@ _TEXTS = {
     "failures": ("Failures over time", "Cumulative number of failures by round."),
 }
 """Heading and explanation of each figure."""
-_BANDS = "Curves and bars are means over the seeds; bands show one standard deviation. Heat maps name their run."
+_BANDS = (
+    "Curves and bars of methods with several seeds are means over them; bands show one standard deviation, but no "
+    "loss below that of the lowest run. Heat maps name their run."
+)
 _LEFT_OUT = "Numbers and figures leave out seeds that have not finished, if another seed of the method has."
 
 

@@ -17,7 +17,9 @@ from raybcgd.report.style import (
     log_scale,
     mark_target,
     percentage,
+    reference_of,
     shortened,
+    shown_d,
 )
 
 Methods = Mapping[str, Sequence[Sequence[RoundRecord]]]
@@ -102,7 +104,7 @@ def _mark_costs(
     groups: dict[str, list[tuple[str, float]]] = {}
     for label, cost in costs.items():
         if cost is not None and low <= 100 * target <= high:
-            groups.setdefault(f"{cost:.1f}", []).append((label, cost))
+            groups.setdefault(shown_d(cost), []).append((label, cost))
     for group in groups.values():
         wider = min(_RING, _RINGS / max(1, len(group) - 1))
         for k, (label, cost) in enumerate(group):
@@ -160,7 +162,7 @@ def _shown(cost: float | None, runs: Sequence[Sequence[RoundRecord]], target: fl
     """Return the upload to the target. As in the table, a star means that the last tenth is below the target."""
     if cost is not None:
         tails = [tail[0] for records in runs if (tail := last_tenth(accuracies(records))) is not None]
-        return f"{cost:.1f} d{'*' if np.mean(tails) < target else ''}"
+        return f"{shown_d(cost)} d{'*' if np.mean(tails) < target else ''}"
     reached = sum(reaches(records, target) is not None for records in runs)
     return f"only {reached} of {len(runs)} seeds" if reached else "never"
 
@@ -196,7 +198,7 @@ def headline(methods: Methods, target: float, references: Collection[str] = ()) 
 
 
 def _claim(methods: Methods, target: float) -> str | None:
-    """Return the saving of the cheapest method over FedAvg, or over the most expensive method. None if unclear.
+    """Return the saving of the cheapest method over the reference, or over the most expensive method. None if unclear.
 
     As in the tables, uploads count up to the first round with the target, and the saving is the ratio of their means.
     """
@@ -206,7 +208,9 @@ def _claim(methods: Methods, target: float) -> str | None:
     others = [label for label in costs if label != best]
     if not kept or not others:
         return None
-    reference = "FedAvg" if "FedAvg" in others else max(others, key=lambda label: float(np.mean(costs[label])))
+    reference = reference_of(list(methods))
+    if reference not in others:
+        reference = max(others, key=lambda label: float(np.mean(costs[label])))
     if len(costs[best]) != len(costs[reference]):
         return None
     ratios = np.array(costs[reference]) / np.array(costs[best])

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.report.bars import RunBar, Screen, duration
+from raybcgd.report.style import shown_d
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class RoundLine(NamedTuple):
     def __str__(self) -> str:
         quality = "" if self.accuracy is None else f"accuracy {self.accuracy:.1f}%  "
         quality += "" if self.loss is None else f"{self._loss}  "
-        pace = f"upload {self.upload:.1f} d  {self.seconds:.2f} s/round  {self.speed:.0f} clients/s"
+        pace = f"upload {shown_d(self.upload)} d  {self.seconds:.2f} s/round  {self.speed:.0f} clients/s"
         left = f"  {self.left} left" if self.left else ""
         return f"{self.label}: round {self.round}/{self.rounds}  {quality}{pace}{left}"
 
@@ -62,7 +63,7 @@ class RoundLine(NamedTuple):
         if self.loss is not None:  # without an accuracy, the loss takes its place
             bar.texts["accuracy" if self.accuracy is None else "loss"] = self._loss
         left = f"{self.left} left" if self.left else ""
-        bar.texts |= {"upload": f"upload {self.upload:.1f} d", "pace": f"{self.seconds:.2f} s/round", "left": left}
+        bar.texts |= {"upload": f"upload {shown_d(self.upload)} d", "pace": f"{self.seconds:.2f} s/round", "left": left}
 
 
 def parse_line(line: str) -> RoundLine | None:

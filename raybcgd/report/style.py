@@ -203,6 +203,16 @@ def percentage(target: float) -> str:
     return f"{100 * target:g} %"
 
 
+def reference_of(labels: Sequence[str]) -> str | None:
+    """Return the method that others are compared with: FedAvg, also with its folder behind the name, or the first."""
+    return next((label for label in labels if label.partition(" (")[0] == "FedAvg"), next(iter(labels), None))
+
+
+def shown_d(upload: float) -> str:
+    """Return an upload in units of d as text. Small ones, such as those of a strong codec, keep two digits."""
+    return f"{upload:.1f}" if upload == 0 or upload >= 0.1 else f"{upload:.2g}"
+
+
 def svg(figure: Any, name: str) -> str:
     """Return a figure as an SVG element. Its ids start with `name`, so that they are unique on the page."""
     file = StringIO()

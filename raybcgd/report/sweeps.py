@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from raybcgd.record.summary import Ranking
-from raybcgd.report.style import percentage
+from raybcgd.report.style import percentage, shown_d
 from raybcgd.report.tables import percent, shown_loss
 
 
@@ -84,7 +84,7 @@ def _results(found: Mapping[str, Any], regression: bool, final: Iterable[str]) -
         return [shown_loss(found[name]) for name in ("last_tenth_loss", "best_loss")]
     accuracies = ("last_tenth_accuracy", "best_accuracy", *(f"{name}_accuracy" for name in final))
     upload = found["upload_d_to_target"]
-    return [*(percent(found[name]) for name in accuracies), "never" if upload is None else f"{upload:.1f}"]
+    return [*(percent(found[name]) for name in accuracies), "never" if upload is None else shown_d(upload)]
 
 
 def edge_hints(points: Sequence[Point], best: Point) -> list[str]:

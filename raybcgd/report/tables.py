@@ -14,7 +14,7 @@ from raybcgd.data.settings import SOURCES
 from raybcgd.model.settings import MODELS
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.record.summary import Standing
-from raybcgd.report.style import percentage
+from raybcgd.report.style import percentage, shown_d
 
 
 def conditions(
@@ -57,9 +57,9 @@ def comparison_table(lines: Sequence[Standing], target: float, width: int = 120)
     for name in list(needs)[1:]:
         table.add_column(name, justify="right", min_width=needs[name], no_wrap=True)
     costs = [None if line.pooled else line.upload_d_to_target for line in lines]
-    cheapest = min((f"{cost:.1f}" for cost in costs if cost is not None), key=float, default=None)
+    cheapest = min((shown_d(cost) for cost in costs if cost is not None), key=float, default=None)
     for cost, row in zip(costs, rows, strict=True):
-        best = cost is not None and f"{cost:.1f}" == cheapest  # equal texts are equally bold
+        best = cost is not None and shown_d(cost) == cheapest  # equal texts are equally bold
         table.add_row(*(row[name] for name in needs), style="bold" if best else None)
     table.caption = "\n".join([*notes(lines, target), *([MEDIAN] if "s/round" in needs else [])]) or None
     table.caption_justify = "left"
@@ -144,8 +144,8 @@ def _cells(line: Standing, target: float) -> dict[str, str]:
         "last tenth": last_tenth_text(line),
         "best": shown_loss(line.best_loss) if line.regression else percent(line.best_accuracy),
         "d/round": f"{line.upload_d_per_round:.3f}",
-        "d total": f"{line.upload_d_total:.1f}",
-        f"d to {goal}": not_reached(line) if cost is None else f"{cost:.1f}{star}",
+        "d total": shown_d(line.upload_d_total),
+        f"d to {goal}": not_reached(line) if cost is None else f"{shown_d(cost)}{star}",
         f"rounds to {goal}": "-" if line.rounds_to_target is None else shown_rounds(line),
         "s/round": shown_seconds(line.round_seconds_median),
     }
@@ -188,7 +188,7 @@ def run_table(summary: Mapping[str, Any], folder: Path) -> Table:
         **({"ended by": summary["ended_by"]} if summary.get("ended_by") else {}),
         "model": _size(summary),
         "upload per client": f"{summary['upload_d_total'] / max(1, summary['rounds']):.3f} d per round, "
-        f"{summary['upload_d_total']:.1f} d in total",
+        f"{shown_d(summary['upload_d_total'])} d in total",
         "upload, all clients": f"{summary['upload_floats']:,} floats, {decimal(summary['upload_bytes'])}",
         "download, all clients": f"{summary['download_floats']:,} floats, {decimal(summary['download_bytes'])}",
         "time": f"{summary['seconds']:.1f} s in rounds, {summary['round_seconds_median'] or 0:.3f} s per round "

@@ -69,6 +69,15 @@ def test_a_mean_over_seeds_is_over_the_runs_of_one_comparison(
     assert rows(tmp_path / "alone.html")["FedAvg"][1:4] == found["FedAvg (seeded)"][1:4]
 
 
+def test_a_run_beside_means_over_seeds_is_not_ranked_with_them(seeded: Path, single: Path, tmp_path: Path) -> None:
+    """And the reference of the table is FedAvg, although another method comes first."""
+    page = tmp_path / "page.html"
+    assert report(seeded, "--out", page, "--target", "0.05").exit_code == 0
+    assert 'class="best"' in page.read_text()
+    assert report(single, seeded, "--out", page, "--target", "0.05").exit_code == 0
+    assert 'class="best"' not in page.read_text()
+
+
 def test_several_other_runs_are_still_named_by_their_settings(seeded: Path, single: Path, tmp_path: Path) -> None:
     for number, lr in enumerate((0.05, 0.1)):
         config = shutil.copytree(single, tmp_path / f"{number:03d}") / "config.toml"

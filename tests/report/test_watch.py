@@ -134,7 +134,7 @@ def test_the_page_of_a_comparison_in_progress_has_one_row_per_method(
     page = LivePage([out])
     monkeypatch.setattr("raybcgd.compare.comparison.run", watched)
     variants = [{"label": label, "algorithm": {"name": label}} for label in ("fedbcgd", "fedavg")]
-    base = small(rounds=2).model_dump()
+    base = small(rounds=2, metrics={"target": 0.1}).model_dump()
     compare(Config.model_validate({**base, "compare": {"variants": variants, "seeds": [3, 5]}}), out=out)
     for text, finished in zip(pages, (1, 3), strict=True):
         assert f"<strong>{finished} of 4 runs have finished.</strong>" in text
