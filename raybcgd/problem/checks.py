@@ -14,7 +14,7 @@ from raybcgd.model.blocks import recut
 from raybcgd.model.losses import OF_LABELS, OF_NUMBERS
 from raybcgd.model.metrics import Metrics
 from raybcgd.model.outputs import logits_of
-from raybcgd.model.settings import LOSSES
+from raybcgd.model.settings import LOSSES, METRICS
 from raybcgd.model.stacking import fails_in_stack, not_stackable
 from raybcgd.model.trial import Tried, try_out
 from raybcgd.problem.definition import Problem
@@ -114,6 +114,12 @@ def _check_task(problem: Problem, dataset: Dataset) -> None:
 
 def _check_metrics(problem: Problem, dataset: Dataset) -> None:
     metrics = problem.config.evaluation.metrics
+    names = [METRICS.name_of(metric) for metric in metrics]
+    if "absolute_error" in names and not dataset.regression:
+        raise ConfigError(
+            f'evaluation.metrics: "absolute_error" is for regression, but the data has {dataset.classes} classes; '
+            'remove it, or set data.task = "regression" and model.loss = "mse"'
+        )
     if metrics:
         inputs, targets = _samples(problem, dataset, 2)
         with torch.no_grad():

@@ -118,6 +118,10 @@ VALUES = {
         'evaluation.metrics=["top5", "torch.functional:top5"]',
         says="evaluation.metrics = … two metrics are called 'top5'; rename one function",
     ),
+    "a metric of numbers for labels": sets(
+        'evaluation.metrics=["absolute_error"]',
+        says='evaluation.metrics: "absolute_error" is for regression, but the data has 10 classes; remove it',
+    ),
     "two cohort sizes": sets(
         "cohort.clients_per_block=2", "cohort.clients_per_round=6", says="cohort: clients_per_block and … remove one"
     ),
