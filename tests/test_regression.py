@@ -139,6 +139,7 @@ class Two(nn.Linear):
         ({"model": {"loss": "cross_entropy"}}, 'model.loss = "cross_entropy" needs labels, but the targets are floats'),
         ({"budget": {"target_accuracy": 0.9}}, "budget.target_accuracy needs labels"),
         ({"evaluation": {"clients": 3}}, "evaluation.clients needs labels"),
+        ({"evaluation": {"metrics": ["top5"]}}, 'evaluation.metrics: "top5" needs labels, but the targets are floats'),
         ({"analysis": {}}, "analysis.conformal_levels needs labels"),
         ({"data": {"phases": {"count": 2}}}, "data.phases needs labels"),
         ({"data": {"task": "binary"}}, 'data.task = "binary" needs labels'),

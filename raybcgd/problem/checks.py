@@ -113,12 +113,22 @@ def _check_task(problem: Problem, dataset: Dataset) -> None:
 
 
 def _check_metrics(problem: Problem, dataset: Dataset) -> None:
+    """Raise an error if a metric does not fit the targets, or does not return one number per sample."""
     metrics = problem.config.evaluation.metrics
     names = [METRICS.name_of(metric) for metric in metrics]
     if "absolute_error" in names and not dataset.regression:
         raise ConfigError(
             f'evaluation.metrics: "absolute_error" is for regression, but the data has {dataset.classes} classes; '
             'remove it, or set data.task = "regression" and model.loss = "mse"'
+        )
+    if "top5" in names and dataset.regression:
+        raise ConfigError(
+            'evaluation.metrics: "top5" needs labels, but the targets are floats (regression); remove it, or use '
+            '"absolute_error"'
+        )
+    if "top5" in names and dataset.classes <= 5:  # it would be 1 for every sample
+        raise ConfigError(
+            f'evaluation.metrics: "top5" needs more than 5 classes, but the data has {dataset.classes}; remove it'
         )
     if metrics:
         inputs, targets = _samples(problem, dataset, 2)

@@ -122,6 +122,11 @@ VALUES = {
         'evaluation.metrics=["absolute_error"]',
         says='evaluation.metrics: "absolute_error" is for regression, but the data has 10 classes; remove it',
     ),
+    "top5 of two classes": sets(
+        'evaluation.metrics=["top5"]',
+        "data.task=binary",
+        says='evaluation.metrics: "top5" needs more than 5 classes, but the data has 2; remove it',
+    ),
     "two cohort sizes": sets(
         "cohort.clients_per_block=2", "cohort.clients_per_round=6", says="cohort: clients_per_block and … remove one"
     ),
