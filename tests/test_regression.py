@@ -151,6 +151,26 @@ def test_settings_that_need_labels_give_one_line(changes: Any, message: str) -> 
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("metric", ["best_accuracy", "upload_d_to_target"])
+def test_a_sweep_by_accuracy_is_refused_before_ray_starts(
+    metric: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from raybcgd.sweep import sweep
+
+    monkeypatch.setattr("raybcgd.sweep.cluster", lambda address: pytest.fail("Ray starts"))
+    message = f"^the metric {metric} needs labels, .* floats .*; use last_tenth_loss or best_loss$"
+    with pytest.raises(ConfigError, match=message):
+        sweep(
+            config(),
+            {"algorithm.lr": [0.1, 0.2]},
+            metric=metric,
+            dataset=DATA,
+            out=tmp_path / "sweep",
+            progress=False,
+        )
+    assert not (tmp_path / "sweep").exists()
+
+
 def test_losses_and_outputs_that_do_not_fit_give_one_line() -> None:
     labels = Dataset.from_tensors(X[:240], Y[:240] > 0, X[240:], Y[240:] > 0)
     with pytest.raises(
