@@ -176,7 +176,8 @@ DATA = {
     "CIFAR-10 not there": data(
         make_folder("data"),
         source="cifar10",
-        says='data.source = "cifar10": cannot read the … contains a complete cifar-10-batches-py, or set data.download = true',
+        says='data.source = "cifar10": cannot read the … contains a complete cifar-10-batches-py, or set '
+        "data.download = true",
     ),
     "Tiny ImageNet elsewhere": data(
         images(), source="tiny_imagenet", says="data.root: cannot read … point it to the unpacked tiny-imagenet-200"
