@@ -195,6 +195,10 @@ VALUES = {
         "data.evaluate_on=validation", says='data: evaluate_on = "validation" needs … set it to 0.01 or more'
     ),
     "all for validation": sets("data.validation_share=1.0", says="data.validation_share = 1.0: must be less than 1"),
+    "nearly all for validation": sets(
+        "data.validation_share=0.999",
+        says="data.validation_share = 0.999 holds out all 1442 training samples; lower it, or add",
+    ),
     "unknown augmentation": sets(
         'data.augment=["rotate"]', says="data.augment[0] = 'rotate': must be 'crop' or 'flip'"
     ),
