@@ -191,7 +191,7 @@ DATA = {
         images(), source="image_folder", says="data.partition.clients = 20 is more than the … lower it to 12 or less"
     ),
     "crop of vectors": sets(
-        f"data.source={CODE}:one_class",
+        f"data.source={CODE}:vectors",
         'data.augment=["crop"]',
         says="data.augment needs images, but this data has none; remove data.augment",
     ),
