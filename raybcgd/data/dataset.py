@@ -214,7 +214,8 @@ def _count_classes(name: str, train: Labels, test: Labels) -> int:
     missing = np.setdiff1d(np.arange(train.max(initial=0)), np.append(train, test)).tolist() if lowest == 0 else []
     if missing:
         listed = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
-        problem = f"labels run from 0 to {largest}, but no sample has label {listed}"
+        which = "label" if len(missing) == 1 else "labels"
+        problem = f"labels run from 0 to {largest}, but no sample has {which} {listed}"
         log.warning("note: data %r: %s; if this is not intended, number the labels without gaps", name, problem)
     return largest + 1
 

@@ -173,6 +173,8 @@ def test_labels_that_do_not_start_at_0_need_classes(caplog: pytest.LogCaptureFix
     assert not caplog.text
     assert Dataset.from_tensors(**arrays(train_targets=np.arange(12) % 3 * 2)).classes == 5
     assert "labels run from 0 to 4, but no sample has label 3; if this is not intended" in caplog.text
+    Dataset.from_tensors(**arrays(train_targets=np.arange(12) % 3 * 3))
+    assert "labels run from 0 to 6, but no sample has labels 4, 5; if this is not intended" in caplog.text
 
 
 @pytest.mark.parametrize("classes", [None, 3])
