@@ -137,10 +137,10 @@ class Two(nn.Linear):
     ("changes", "message"),
     [
         ({"model": {"loss": "cross_entropy"}}, 'model.loss = "cross_entropy" needs labels, but the targets are floats'),
-        ({"budget": {"target_accuracy": 0.9}}, "budget.target_accuracy needs labels"),
-        ({"evaluation": {"clients": 3}}, "evaluation.clients needs labels"),
+        ({"budget": {"target_accuracy": 0.9}}, "budget.target_accuracy needs labels, .*; remove it$"),
+        ({"evaluation": {"clients": 3}}, "evaluation.clients needs labels, .*; remove it, or set it to 0$"),
         ({"evaluation": {"metrics": ["top5"]}}, 'evaluation.metrics: "top5" needs labels, but the targets are floats'),
-        ({"analysis": {}}, "analysis.conformal_levels needs labels"),
+        ({"analysis": {}}, r"analysis.conformal_levels needs labels, .*; set it to \[\]$"),
         ({"data": {"phases": {"count": 2}}}, "data.phases needs labels"),
         ({"data": {"task": "binary"}}, 'data.task = "binary" needs labels'),
     ],

@@ -103,13 +103,14 @@ def _check_task(problem: Problem, dataset: Dataset) -> None:
             f'model.loss = "{loss}" needs labels, but the targets are floats; set model.loss to mse or l1 for '
             "regression, or use integer labels"
         )
-    needs_labels = {
-        "evaluation.clients": config.evaluation.clients != 0,
-        "budget.target_accuracy": config.budget.target_accuracy is not None,
-        "analysis.conformal_levels": config.analysis is not None and len(config.analysis.conformal_levels) > 0,
-    }
-    for setting in (name for name, used in needs_labels.items() if used):
-        raise ConfigError(f"{setting} needs labels, but the targets are floats (regression); remove it")
+    levels = () if config.analysis is None else config.analysis.conformal_levels
+    for setting, used, fix in (
+        ("evaluation.clients", config.evaluation.clients != 0, "remove it, or set it to 0"),
+        ("budget.target_accuracy", config.budget.target_accuracy is not None, "remove it"),
+        ("analysis.conformal_levels", len(levels) > 0, "set it to []"),
+    ):
+        if used:
+            raise ConfigError(f"{setting} needs labels, but the targets are floats (regression); {fix}")
 
 
 def _check_metrics(problem: Problem, dataset: Dataset) -> None:
