@@ -24,7 +24,7 @@ from raybcgd.engine.ray.cluster import cluster, node_resources
 from raybcgd.engine.ray.placement import host_count, host_needs
 from raybcgd.errors import ConfigError, DivergedError, RunError, last_line
 from raybcgd.experiment import changed_settings, run
-from raybcgd.problem import prepare, with_partition
+from raybcgd.problem import check_compare_target, prepare, with_partition
 from raybcgd.record.rounds import RoundLog, RoundRecord
 from raybcgd.record.summary import Ranking, read_summary, standing
 from raybcgd.report.points import showing_points
@@ -92,6 +92,7 @@ def sweep(
     trials = [make_config(assign(tables_of(tuned), point)) for point in points]
     with display.stage(f"checking {len(points)} points"):  # report an error in any config before the first run
         problems = [prepare(each, **given)[0] for each in trials]
+    check_compare_target(config, problems[0])
     metric = _ranking(metric, problems[0].regression)
     folder = (Path(out) if out is not None else new_folder("sweep")).absolute()
     if not (resume and folder.is_dir()):

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raybcgd.config.schema import Config
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.normalise import as_targets, normalise
 from raybcgd.errors import ConfigError
@@ -111,6 +112,12 @@ def _check_task(problem: Problem, dataset: Dataset) -> None:
     ):
         if used:
             raise ConfigError(f"{setting} needs labels, but the targets are floats (regression); {fix}")
+
+
+def check_compare_target(config: Config, problem: Problem) -> None:
+    """Raise an error if `compare.target`, which is an accuracy, is set for a regression."""
+    if problem.regression and config.compare is not None and config.compare.target is not None:
+        raise ConfigError("compare.target needs labels, but the targets are floats (regression); remove it")
 
 
 def _check_metrics(problem: Problem, dataset: Dataset) -> None:
