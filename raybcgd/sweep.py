@@ -24,7 +24,7 @@ from raybcgd.engine.ray.cluster import cluster, node_resources
 from raybcgd.engine.ray.placement import host_count, host_needs
 from raybcgd.errors import ConfigError, DivergedError, RunError, last_line
 from raybcgd.experiment import changed_settings, run
-from raybcgd.problem import prepare, with_partition
+from raybcgd.problem import check_compare_target, prepare, with_partition
 from raybcgd.record.rounds import RoundLog, RoundRecord
 from raybcgd.record.summary import Ranking, read_summary, standing
 from raybcgd.report.points import showing_points
@@ -92,6 +92,8 @@ def sweep(
     trials = [make_config(assign(tables_of(tuned), point)) for point in points]
     with display.stage(f"checking {len(points)} points"):  # report an error in any config before the first run
         problems = [prepare(each, **given)[0] for each in trials]
+    check_compare_target(config, problems[0])
+    metric = _ranking(metric, problems[0].regression)
     folder = (Path(out) if out is not None else new_folder("sweep")).absolute()
     if not (resume and folder.is_dir()):
         make_folder(folder)
@@ -115,9 +117,19 @@ def sweep(
         with_partition(make_config(assign(tables_of(config), point)), problem.config.data.partition)
         for point, problem in zip(points, problems, strict=True)
     ]
-    regression = given["dataset"].regression or config.data.task == "regression"
-    metric = metric or ("last_tenth_loss" if regression else "last_tenth_accuracy")
     return _report(done, configs, metric, tuned.data.validation_share, folder)
+
+
+def _ranking(metric: Ranking | None, regression: bool) -> Ranking:
+    """Return how the points are ranked. A regression has losses, but no accuracies."""
+    if not regression:
+        return metric or "last_tenth_accuracy"
+    if metric not in (None, "last_tenth_loss", "best_loss"):
+        raise ConfigError(
+            f"the metric {metric} needs labels, but the targets are floats (regression); use last_tenth_loss or "
+            "best_loss"
+        )
+    return metric or "last_tenth_loss"
 
 
 def _on_validation(config: Config) -> Config:
@@ -327,7 +339,9 @@ def _report(points: list[Point], configs: list[Config], metric: Ranking, share: 
             f"{broken[0].error}; repeat the command with --out {folder} --resume auto to run only the failed points"
         )
     if not order:
-        reasons = {point.error for point in points if point.error} or {f"{metric} is missing in every run"}
+        lower = "lower compare.target, or " if metric == "upload_d_to_target" else ""
+        missing = f"{metric} is missing in every run; {lower}use another metric"
+        reasons = {point.error for point in points if point.error} or {missing}
         raise RunError(f"no point of the sweep has a result: {'; '.join(sorted(reasons))}")
     best = order[0]
     write_atomic(folder / "best.toml", configs[best.number].to_toml())

@@ -110,6 +110,22 @@ def test_blocks_states_the_upload_of_the_method_and_its_codec(config: Path) -> N
     assert "2.0 times less than the whole model" in " ".join(halved.split()), halved
 
 
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ([], "mlp on 1x8x8, 10 classes: d ="),
+        (["data.source=tests.wrong.code:vectors"], "mlp on 64 features, 10 classes: d ="),
+        (
+            ["data.source=tests.wrong.code:vectors", "data.task=regression", "model.loss=mse"],
+            "mlp on 64 features, for regression: d =",
+        ),
+    ],
+)
+def test_blocks_names_the_inputs_and_the_task(settings: list[str], says: str, config: Path) -> None:
+    shown = raybcgd("blocks", config, *(part for text in settings for part in ("--set", text)))
+    assert says in " ".join(shown.stdout.split()), shown.output
+
+
 def test_blocks_explains_why_d_is_more_than_the_parameters() -> None:
     given = ("blocks", "--model", "resnet8", "--shape", "1x8x8")
     shown = " ".join(raybcgd(*given, "--set", "model.options.norm=batch").stdout.split())

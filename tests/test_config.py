@@ -93,7 +93,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"algorithm": {"name": "fedbcd"}}, 'algorithm.name = "fedbcd" is unknown; did you mean fedbcgd?'),
     ({"engine": "gpu"}, "engine = 'gpu': must be 'ray' or 'local'"),
     ({"data": 3}, "data = 3: must be a table"),
-    ({"local": {"batch_size": 0}}, "local.batch_size = 0: must be greater than or equal to 1, or must be 'full'"),
+    ({"local": {"batch_size": 0}}, "local.batch_size = 0: must be at least 1, or 'full'"),
     ({"blocks": {"groups": [["a"], 3]}}, 'blocks.groups[1] = 3: must be a list, such as ["a", "b"]'),
     ({"blocks": {"groups": 3}}, "blocks.groups = 3: must be a list of lists"),
     ({"compare": {"seeds": "[0,x]"}}, "compare.seeds = '[0,x]': must be a list, such as [0, 1, 2]"),
@@ -108,11 +108,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"compare": {"variants": 3}}, "compare.variants = 3: must be a list"),
     (
         {"blocks": {"shared": 0.5}},
-        "blocks.shared = 0.5: must be 'last', 'none' or 'all', or must be a list, such as [\"a\", \"b\"], or must be a "
-        "valid integer, got a number with a fractional part",
+        "blocks.shared = 0.5: must be 'last', 'none' or 'all', or a list, such as [\"a\", \"b\"], or a valid "
+        "integer, got a number with a fractional part",
     ),
     ({"compare": {"variants": [{}, {"labl": "x"}]}}, "compare.variants[1].labl is not a setting; did you mean label?"),
-    ({"rounds": 0, "evaluation": {"every": 0}}, "rounds = 0: must be greater than or equal to 1 (other errors: 1)"),
+    ({"rounds": 0, "evaluation": {"every": 0}}, "rounds = 0: must be at least 1 (other errors: 1)"),
 ]
 
 

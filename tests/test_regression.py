@@ -140,9 +140,10 @@ class Two(nn.Linear):
     ("changes", "message"),
     [
         ({"model": {"loss": "cross_entropy"}}, 'model.loss = "cross_entropy" needs labels, but the targets are floats'),
-        ({"budget": {"target_accuracy": 0.9}}, "budget.target_accuracy needs labels"),
-        ({"evaluation": {"clients": 3}}, "evaluation.clients needs labels"),
-        ({"analysis": {}}, "analysis.conformal_levels needs labels"),
+        ({"budget": {"target_accuracy": 0.9}}, "budget.target_accuracy needs labels, .*; remove it$"),
+        ({"evaluation": {"clients": 3}}, "evaluation.clients needs labels, .*; remove it, or set it to 0$"),
+        ({"evaluation": {"metrics": ["top5"]}}, 'evaluation.metrics: "top5" needs labels, but the targets are floats'),
+        ({"analysis": {}}, r"analysis.conformal_levels needs labels, .*; set it to \[\]$"),
         ({"data": {"phases": {"count": 2}}}, "data.phases needs labels"),
         ({"data": {"task": "binary"}}, 'data.task = "binary" needs labels'),
     ],
@@ -151,6 +152,44 @@ def test_settings_that_need_labels_give_one_line(changes: Any, message: str) -> 
     with pytest.raises(ConfigError, match=message) as caught:
         run(config(**changes), dataset=DATA, progress=False)
     assert "\n" not in str(caught.value)
+
+
+def test_a_target_accuracy_is_refused(result: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from raybcgd.sweep import sweep
+
+    monkeypatch.setattr("raybcgd.sweep.cluster", lambda address: pytest.fail("Ray starts"))
+    aimed = config(compare={"target": 0.5})
+    message = r"^compare.target needs labels, but the targets are floats \(regression\); remove it$"
+    with pytest.raises(ConfigError, match=message):
+        compare(aimed, dataset=DATA, out=tmp_path / "out", progress=False)
+    with pytest.raises(ConfigError, match=message):
+        sweep(aimed, {"algorithm.lr": [0.1, 0.2]}, dataset=DATA, out=tmp_path / "out", progress=False)
+    assert not (tmp_path / "out").exists()
+    page = tmp_path / "report.html"
+    made = CliRunner().invoke(app, ["report", str(result.folder), "--target", "0.5", "--out", str(page)])
+    assert made.exit_code == 2
+    assert made.stderr == "error: --target 0.5 is an accuracy, but the runs have only losses (regression); remove it\n"
+    assert not page.exists()
+
+
+@pytest.mark.parametrize("metric", ["best_accuracy", "upload_d_to_target"])
+def test_a_sweep_by_accuracy_is_refused_before_ray_starts(
+    metric: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from raybcgd.sweep import sweep
+
+    monkeypatch.setattr("raybcgd.sweep.cluster", lambda address: pytest.fail("Ray starts"))
+    message = f"^the metric {metric} needs labels, .* floats .*; use last_tenth_loss or best_loss$"
+    with pytest.raises(ConfigError, match=message):
+        sweep(
+            config(),
+            {"algorithm.lr": [0.1, 0.2]},
+            metric=metric,
+            dataset=DATA,
+            out=tmp_path / "sweep",
+            progress=False,
+        )
+    assert not (tmp_path / "sweep").exists()
 
 
 def test_losses_and_outputs_that_do_not_fit_give_one_line() -> None:

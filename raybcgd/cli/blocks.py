@@ -58,7 +58,8 @@ def blocks(
         experiment = load_config(config, [*changes, *(settings or ())])
         found, data = load_data(experiment)
         dataset, clients = data.dataset, found.data.partition.clients
-        _print_blocks(experiment, tuple(dataset.train.inputs.shape[1:]), dataset.classes, clients)
+        unit = "tokens" if dataset.tokens else "features"
+        _print_blocks(experiment, tuple(dataset.train.inputs.shape[1:]), dataset.classes, clients, unit)
         if memory:
             _print_memory(experiment, dataset)
         return
@@ -78,12 +79,15 @@ def _parse_shape(shape: str) -> tuple[int, ...]:
     return numbers
 
 
-def _print_blocks(config: Config, shape: tuple[int, ...], classes: int, clients: int | None = None) -> None:
+def _print_blocks(
+    config: Config, shape: tuple[int, ...], classes: int, clients: int | None = None, unit: str = "features"
+) -> None:
     module = build(config.model, shape, classes, config.seed)
     layout = divide(module, config.blocks, clients)
     rows = division_table(layout, config.model.dtype)
-    name, size = MODELS.name_of(config.model.name), "x".join(map(str, shape))
-    title = f"{name} on {size}, {classes} classes: d = {layout.size:,}, {len(layout.blocks)} blocks"
+    name, size = MODELS.name_of(config.model.name), "x".join(map(str, shape)) + (f" {unit}" if len(shape) == 1 else "")
+    task = f"{classes} classes" if classes else "for regression"
+    title = f"{name} on {size}, {task}: d = {layout.size:,}, {len(layout.blocks)} blocks"
     table = Table(title=title, title_justify="left", caption=_WEIGHTS, caption_justify="left")
     table.add_column("block")
     table.add_column("layers", overflow="fold")

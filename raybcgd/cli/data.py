@@ -31,7 +31,8 @@ def inspect(
 
     The distance from iid compares the label shares of a client with those of all training samples: half the sum of the
     absolute differences (total variation), as a mean over the clients. It is divided by the largest possible distance,
-    that of a client with only the rarest label, so that 0 is iid and 1 the largest skew.
+    that of a client with only the rarest label: 0 is iid. If all labels are equally frequent, 1 is one label per
+    client.
     """
     experiment, loaded = load_data(load_config(config, settings or ()))
     dataset = loaded.dataset

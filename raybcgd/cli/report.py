@@ -6,9 +6,11 @@ from typing import Annotated
 import typer
 
 from raybcgd.cli.shared import Target, check_target, exits_cleanly, print_line
+from raybcgd.errors import ConfigError
 from raybcgd.report.failures import failed_runs
 from raybcgd.report.page import write_report
 from raybcgd.report.planned import finished_lines
+from raybcgd.report.plots import is_regression
 from raybcgd.report.runs import read_runs
 from raybcgd.report.tensorboard import write_events
 
@@ -28,6 +30,8 @@ def report(
     """Write an HTML page about runs: results, curves, times, drift and upload per block, partition and failures."""
     check_target(target)
     runs = read_runs(folders)
+    if target is not None and is_regression({run.label: [run.records] for run in runs}):
+        raise ConfigError(f"--target {target:g} is an accuracy, but the runs have only losses (regression); remove it")
     goal = runs[0].config.metrics.target if target is None else target  # a comparison sets it in all its runs
     if tensorboard is not None:
         write_events(runs, tensorboard)

@@ -18,7 +18,7 @@ from raybcgd.engine.engines import engine_named
 from raybcgd.engine.session import ignore
 from raybcgd.errors import ConfigError, DivergedError, RunError
 from raybcgd.experiment import changed_settings, run
-from raybcgd.problem import prepare
+from raybcgd.problem import check_compare_target, prepare
 from raybcgd.record.comparison import read_comparison, read_plan, run_labels, write_comparison, write_plan
 from raybcgd.record.lock import in_use
 from raybcgd.record.rounds import RoundRecord
@@ -77,6 +77,7 @@ def compare(
         with naming_variant(label), display.stage(f"checking {label}"):  # before the first one runs
             problem = prepare(variant, **given)[0]
             rounds, prepared[label] = rounds + expected_rounds(problem), problem.config
+        check_compare_target(config, problem)
     folder = Path(out) if out is not None else new_folder("compare")
     seeds = seeds_of(config)
     if resume and folder.is_dir():

@@ -1,7 +1,7 @@
 """Turn validation errors into one line that names the setting and the fix."""
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, get_args
 
 from pydantic import ValidationError
@@ -41,8 +41,8 @@ def explain(
         _list_of(section, path[-1], e["input"]) if e["type"] == "tuple_type" else _reason(e["msg"]) for e in same
     )
     if cause is not None and isinstance(first["input"], dict):  # a check of several settings of a table
-        return f"{setting}: {', or '.join(reasons)}{more}"
-    return f"{setting} = {short(same[0]['input'])}: {', or '.join(reasons)}{more}"
+        return f"{setting}: {_either(reasons)}{more}"
+    return f"{setting} = {short(same[0]['input'])}: {_either(reasons)}{more}"
 
 
 def _setting(location: tuple[int | str, ...], root: type[Section]) -> tuple[list[str], type[Section]]:
@@ -69,8 +69,17 @@ def section_of(section: type[Section], name: str) -> type[Section] | None:
     return None
 
 
+def _either(reasons: Iterable[str]) -> str:
+    """Return alternatives as text, with one "must be" at the start: "must be at least 1, or 'full'"."""
+    first, *others = reasons
+    if first.startswith("must be "):
+        others = [other.removeprefix("must be ") for other in others]
+    return ", or ".join([first, *others])
+
+
 def _reason(message: str) -> str:
     text = message.removeprefix("Value error, ").replace("Input should be", "must be", 1)
+    text = text.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
     if "valid dictionary" in text:
         return "must be a table"
     return f"{text[0].lower()}{text[1:]}"

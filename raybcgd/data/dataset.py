@@ -157,7 +157,11 @@ class Dataset:
         if is_bytes and not (mean and std) and train.inputs.size and scale > 0:
             found_mean, found_std = channel_statistics(train.inputs, scale)
             mean, std = mean or found_mean, std or found_std
-        return cls(name, train, test, classes, scale, mean or (0.0,), std or (1.0,)).partitioned(partition)
+        made = cls(name, train, test, classes, scale, mean or (0.0,), std or (1.0,)).partitioned(partition)
+        if not made.regression and train.targets.min() == train.targets.max():
+            problem = f"all training samples have label {train.targets[0]}"
+            log.warning("note: data %r: %s; if this is not intended, correct the labels", name, problem)
+        return made
 
     def partitioned(self, partition: Any) -> Self:
         """Return the data set with other clients: see `from_tensors`. None: unchanged."""
@@ -210,7 +214,8 @@ def _count_classes(name: str, train: Labels, test: Labels) -> int:
     missing = np.setdiff1d(np.arange(train.max(initial=0)), np.append(train, test)).tolist() if lowest == 0 else []
     if missing:
         listed = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
-        problem = f"labels run from 0 to {largest}, but no sample has label {listed}"
+        which = "label" if len(missing) == 1 else "labels"
+        problem = f"labels run from 0 to {largest}, but no sample has {which} {listed}"
         log.warning("note: data %r: %s; if this is not intended, number the labels without gaps", name, problem)
     return largest + 1
 

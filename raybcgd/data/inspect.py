@@ -69,7 +69,7 @@ def describe_partition(dataset: Dataset, partition: Partition) -> list[Line]:
         Line("samples per client", _spread(partition.sizes)),
         Line(f"{labels} per client", _spread((counts > 0).sum(axis=1))),
         Line(f"share of a client's most frequent {label}", f"{largest:.0%} on average"),
-        Line("distance from iid", f"{distance_from_iid(counts):.2f} (0: iid, 1: one {label} per client)"),
+        Line("distance from iid", f"{distance_from_iid(counts):.2f} (0: iid, 1: clients with only the rarest {label})"),
     ]
 
 

@@ -45,8 +45,8 @@ def load_parquet(root: Path, config: DataConfig, name: str) -> Dataset:
     else:
         if config.image_size is not None:
             raise ConfigError("data.image_size has no effect with Parquet files without images; remove it")
-        inputs, targets, columns = _table(files[0], config, config.feature_columns)
-        test_inputs, test_targets, _ = _table(files[1], config, columns.inputs)
+        inputs, targets, columns = _table(files[0], config)
+        test_inputs, test_targets, _ = _table(files[1], config, (files[0][0], columns))
         dataset = tabular_dataset(name, (inputs, targets), (test_inputs, test_targets), config.classes)
         if config.feature_columns is None:
             note_client_ids(columns.inputs)
@@ -101,21 +101,38 @@ def _has_images(path: Path, config: DataConfig) -> bool:
     )
 
 
-def _table(paths: list[Path], config: DataConfig, columns: Sequence[str] | None) -> tuple[Any, Any, Columns]:
-    """Read the features and the targets of a split. All files have the same feature columns, which are returned too."""
-    inputs, targets, label = [], [], ""
+def _table(
+    paths: list[Path], config: DataConfig, first: tuple[Path, Columns] | None = None
+) -> tuple[Any, Any, Columns]:
+    """Read the features and the targets of a split. Also return the columns, which are those of the `first` file."""
+    inputs, targets = [], []
     for path in paths:
         with _reading(path):
             file = pq.ParquetFile(path)
+            if first is not None:
+                _check_same(path, file.schema_arrow, *first)
             label = _label_column(path, file.schema_arrow, config)
-            columns = feature_columns(path, file.schema_arrow, columns, (label, config.client_column))
+            wanted = config.feature_columns if first is None else first[1].inputs
+            columns = feature_columns(path, file.schema_arrow, wanted, (label, config.client_column))
+            first = first or (path, Columns(label, tuple(columns)))
             table = file.read(columns=[*columns, label])
         targets.append(_targets(table.column(label), label, path, config))
         inputs.append(read_features(table.select(columns), path))
-    assert columns is not None
+    assert first is not None
     if not any(map(len, targets)):
         raise ConfigError(f"data.root: {paths[0]} has no rows; add at least one sample")
-    return joined(inputs, columns), np.concatenate(targets), Columns(label, tuple(columns))
+    return joined(inputs, first[1].inputs), np.concatenate(targets), first[1]
+
+
+def _check_same(path: Path, schema: Any, first: Path, columns: Columns) -> None:
+    """Raise an error if a file lacks columns that were read from the first one."""
+    missing = [name for name in (columns.label, *columns.inputs) if name not in schema.names]
+    if missing:
+        names = ", ".join(f'"{name}"' for name in missing)
+        choose = "" if columns.label in missing else ", or set data.feature_columns to those in all of them"
+        raise ConfigError(
+            f"data.root: {path} lacks columns that {first} has: {names}; write the same columns to all files{choose}"
+        )
 
 
 def _label_column(path: Path, schema: Any, config: DataConfig) -> str:

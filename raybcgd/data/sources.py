@@ -48,6 +48,11 @@ def cut(dataset: Dataset, config: DataConfig) -> Dataset:
         dataset = replace(dataset, classes=0, train=numbers["train"], test=numbers["test"])
     if config.validation_share > 0:
         train, validation = hold_out_share(dataset.labels, config.validation_share, dataset.clients)
+        if len(train) == 0:
+            raise ConfigError(
+                f"data.validation_share = {config.validation_share:g} holds out all {len(dataset.train)} training "
+                "samples; lower it, or add samples"
+            )
         evaluated = dataset.train.take(validation) if config.evaluate_on == "validation" else dataset.test
         clients = None if dataset.clients is None else dataset.clients.take(train)
         dataset = replace(dataset, train=dataset.train.take(train), test=evaluated, clients=clients)

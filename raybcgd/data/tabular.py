@@ -48,8 +48,8 @@ def feature_columns(path: Path, schema: Any, wanted: Sequence[str] | None, other
         raise ConfigError(f"data.feature_columns: {path} has no columns of numbers except the targets; add features")
     for name in columns:
         if name not in schema.names or name in others:
-            known = ", ".join(field.name for field in schema if field.name not in others)
-            raise ConfigError(f'data.feature_columns: "{name}" is not a feature column of {path}; use some of {known}')
+            use = _usable(schema, others)
+            raise ConfigError(f'data.feature_columns: "{name}" is not a feature column of {path}; use {use}')
         kind = schema.field(name).type
         if not (is_number(kind) or (_is_list(kind) and len(columns) == 1)):
             raise ConfigError(
@@ -57,6 +57,15 @@ def feature_columns(path: Path, schema: Any, wanted: Sequence[str] | None, other
                 "of numbers"
             )
     return columns
+
+
+def _usable(schema: Any, others: Sequence[str | None]) -> str:
+    """Return the columns that can be features, as text."""
+    fields = [field for field in schema if field.name not in others and not is_index(field.name)]
+    numbers, lists = ([field.name for field in fields if fits(field.type)] for fits in (is_number, _is_list))
+    choices = {"some of": numbers, "one of": lists}
+    known = [f"{how} {', '.join(names)}" for how, names in choices.items() if names]
+    return " or ".join(known) or "columns of numbers"
 
 
 def note_client_ids(columns: Sequence[str]) -> None:

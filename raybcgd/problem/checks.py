@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raybcgd.config.schema import Config
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.normalise import as_targets, normalise
 from raybcgd.errors import ConfigError
@@ -14,7 +15,7 @@ from raybcgd.model.blocks import recut
 from raybcgd.model.losses import OF_LABELS, OF_NUMBERS
 from raybcgd.model.metrics import Metrics
 from raybcgd.model.outputs import logits_of
-from raybcgd.model.settings import LOSSES
+from raybcgd.model.settings import LOSSES, METRICS
 from raybcgd.model.stacking import fails_in_stack, not_stackable
 from raybcgd.model.trial import Tried, try_out
 from raybcgd.problem.definition import Problem
@@ -103,17 +104,40 @@ def _check_task(problem: Problem, dataset: Dataset) -> None:
             f'model.loss = "{loss}" needs labels, but the targets are floats; set model.loss to mse or l1 for '
             "regression, or use integer labels"
         )
-    needs_labels = {
-        "evaluation.clients": config.evaluation.clients != 0,
-        "budget.target_accuracy": config.budget.target_accuracy is not None,
-        "analysis.conformal_levels": config.analysis is not None and len(config.analysis.conformal_levels) > 0,
-    }
-    for setting in (name for name, used in needs_labels.items() if used):
-        raise ConfigError(f"{setting} needs labels, but the targets are floats (regression); remove it")
+    levels = () if config.analysis is None else config.analysis.conformal_levels
+    for setting, used, fix in (
+        ("evaluation.clients", config.evaluation.clients != 0, "remove it, or set it to 0"),
+        ("budget.target_accuracy", config.budget.target_accuracy is not None, "remove it"),
+        ("analysis.conformal_levels", len(levels) > 0, "set it to []"),
+    ):
+        if used:
+            raise ConfigError(f"{setting} needs labels, but the targets are floats (regression); {fix}")
+
+
+def check_compare_target(config: Config, problem: Problem) -> None:
+    """Raise an error if `compare.target`, which is an accuracy, is set for a regression."""
+    if problem.regression and config.compare is not None and config.compare.target is not None:
+        raise ConfigError("compare.target needs labels, but the targets are floats (regression); remove it")
 
 
 def _check_metrics(problem: Problem, dataset: Dataset) -> None:
+    """Raise an error if a metric does not fit the targets, or does not return one number per sample."""
     metrics = problem.config.evaluation.metrics
+    names = [METRICS.name_of(metric) for metric in metrics]
+    if "absolute_error" in names and not dataset.regression:
+        raise ConfigError(
+            f'evaluation.metrics: "absolute_error" is for regression, but the data has {dataset.classes} classes; '
+            'remove it, or set data.task = "regression" and model.loss = "mse"'
+        )
+    if "top5" in names and dataset.regression:
+        raise ConfigError(
+            'evaluation.metrics: "top5" needs labels, but the targets are floats (regression); remove it, or use '
+            '"absolute_error"'
+        )
+    if "top5" in names and dataset.classes <= 5:  # it would be 1 for every sample
+        raise ConfigError(
+            f'evaluation.metrics: "top5" needs more than 5 classes, but the data has {dataset.classes}; remove it'
+        )
     if metrics:
         inputs, targets = _samples(problem, dataset, 2)
         with torch.no_grad():

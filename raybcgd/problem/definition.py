@@ -55,6 +55,11 @@ class Problem:
     no_stack: str | None = None
     """Why clients train one at a time. None: they train in stacks."""
 
+    @property
+    def regression(self) -> bool:
+        """Whether the targets are floats."""
+        return self.classes == 0
+
     def module(self) -> nn.Module:
         """Return a new module with the initial parameters."""
         return copy.deepcopy(self._initial)

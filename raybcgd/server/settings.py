@@ -58,8 +58,9 @@ class EvaluationConfig(Section):
     the mean, the worst tenth and the standard deviation of their accuracies. The worst tenth is the mean of the lowest
     accuracies: of a tenth of these clients, rounded down, but at least of one. all: every client. 0: none."""
     metrics: tuple[str | Callable[..., Any], ...] = ()
-    """Further metrics: top5, absolute_error, or "package.module:function", a function (outputs, targets) that returns
-    one number per sample. The record gets their means over the test data by name."""
+    """Further metrics: top5, for more than five classes, absolute_error, for regression, or "package.module:function",
+    a function (outputs, targets) that returns one number per sample. The record gets their means over the test data by
+    name."""
 
     @field_validator("metrics")
     @classmethod

@@ -267,7 +267,7 @@ def changed(tmp_path: Path, shipped: str, changes: dict[str, object], job: dict[
     [
         ("kubernetes/aws-spot", {"workers__max_node": 3}, "workers.max_node is not a setting; did you mean max_nodes?"),
         ("kubernetes/aws-spot", {"max_nodes": 3}, "max_nodes is not a setting; did you mean workers.max_nodes?"),
-        ("kubernetes/aws-spot", {"hosts__num_gpus": 1.5}, "hosts.num_gpus = 1.5: must be less than or equal to 1"),
+        ("kubernetes/aws-spot", {"hosts__num_gpus": 1.5}, "hosts.num_gpus = 1.5: must be at most 1"),
         ("kubernetes/aws-spot", {"workers__memory_gib": 15}, "memory_gib = 15 is less than the 15.7 GiB that 4 hosts"),
         ("kubernetes/aws-spot", {"hosts__memory_mb": 8192}, "raise it, or lower hosts.memory_mb, or raise hosts"),
         ("kubernetes/no-gpu", {"workers__cpus": 16}, "or lower workers.cpus"),

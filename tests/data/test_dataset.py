@@ -173,3 +173,13 @@ def test_labels_that_do_not_start_at_0_need_classes(caplog: pytest.LogCaptureFix
     assert not caplog.text
     assert Dataset.from_tensors(**arrays(train_targets=np.arange(12) % 3 * 2)).classes == 5
     assert "labels run from 0 to 4, but no sample has label 3; if this is not intended" in caplog.text
+    Dataset.from_tensors(**arrays(train_targets=np.arange(12) % 3 * 3))
+    assert "labels run from 0 to 6, but no sample has labels 4, 5; if this is not intended" in caplog.text
+
+
+@pytest.mark.parametrize("classes", [None, 3])
+def test_training_data_of_one_class_give_a_note(classes: int | None, caplog: pytest.LogCaptureFixture) -> None:
+    Dataset.from_tensors(**arrays(classes=classes))
+    assert not caplog.text
+    Dataset.from_tensors(**arrays(train_targets=np.zeros(12, int), test_targets=np.zeros(6, int), classes=classes))
+    assert "note: data 'tensors': all training samples have label 0; if this is not intended" in caplog.text

@@ -1,7 +1,9 @@
 """Descriptions of a data set and its partition."""
 
 import numpy as np
+import pytest
 
+from raybcgd.data.dataset import Dataset
 from raybcgd.data.inspect import describe, describe_partition, distance_from_iid, label_counts, shown_clients
 from raybcgd.data.partition import Dirichlet, Partition, partition
 from raybcgd.data.settings import DataConfig
@@ -27,6 +29,16 @@ def test_counts_and_distance_by_hand() -> None:
     assert distance_from_iid(label_counts(targets, 2, apart)) == 1
     assert distance_from_iid(label_counts(targets, 2, mixed)) == 0
     assert distance_from_iid(np.array([[3], [5]])) == 0, "a single label cannot differ"
+
+
+@pytest.mark.parametrize("floats", [False, True])
+def test_the_legend_of_the_distance_from_iid_holds_for_unequal_classes(floats: bool) -> None:
+    x, y = np.zeros((200, 1), np.float32), np.repeat([0, 1], [180, 20]).astype(np.float32 if floats else np.int64)
+    data = Dataset.from_tensors(x, y, x, y)
+    alone = Partition(np.arange(200), np.arange(0, 201, 20))  # one label per client
+    what = "decile of targets" if floats else "label"
+    shown = dict(describe_partition(data, alone))["distance from iid"]
+    assert shown == f"0.20 (0: iid, 1: clients with only the rarest {what})"
 
 
 def test_figures_show_at_most_200_evenly_spaced_clients() -> None:

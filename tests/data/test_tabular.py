@@ -127,9 +127,28 @@ def test_columns_in_another_order_are_read_by_name(tmp_path: Path) -> None:
     assert np.array_equal(data.train.inputs, data.test.inputs)
 
 
-def test_a_column_that_is_missing_in_the_test_data_gives_one_line(tmp_path: Path) -> None:
-    path = folder(tmp_path, TABLE, {name: values for name, values in TABLE.items() if name != "income"})
-    with pytest.raises(ConfigError, match=r'"income" is not a feature column of .*test-0.parquet; use some of age'):
+@pytest.mark.parametrize(
+    ("missing", "settings", "fix"),
+    [
+        (["income"], {}, "; write the same columns to all files, or set data.feature_columns to those in all of them"),
+        (["member", "income"], {"feature_columns": ("member", "income")}, "; write the same columns"),
+        (["label"], {}, "; write the same columns to all files$"),
+    ],
+)
+def test_a_column_that_is_missing_in_the_test_data_gives_one_line(
+    missing: list[str], settings: Any, fix: str, tmp_path: Path
+) -> None:
+    path = folder(tmp_path, TABLE, {name: values for name, values in TABLE.items() if name not in missing})
+    names = ", ".join(f'"{name}"' for name in missing)
+    message = f"^data.root: .*/test-0.parquet lacks columns that .*/train-0.parquet has: {names}{fix}"
+    with pytest.raises(ConfigError, match=message):
+        read(path, **settings)
+
+
+def test_a_column_that_is_missing_in_one_of_the_training_files_is_named(tmp_path: Path) -> None:
+    path = folder(tmp_path, TABLE)
+    pq.write_table(pa.table(TABLE).drop_columns(["age"]), path / "train-1.parquet")
+    with pytest.raises(ConfigError, match=r'train-1.parquet lacks columns that .*/train-0.parquet has: "age"; '):
         read(path)
 
 
@@ -145,6 +164,11 @@ def test_a_column_that_is_missing_in_the_test_data_gives_one_line(tmp_path: Path
         (TABLE, {"image_size": 8}, "data.image_size has no effect with Parquet files without images; remove it"),
         (TABLE, {"source": "emnist", "emnist_split": "digits"}, "data.emnist_split has no effect with Parquet files"),
         (TABLE, {"feature_columns": ("height",)}, '"height" is not a feature column of .*; use some of age, income'),
+        (
+            {"age": AGE, "city": ["x"] * ROWS, "t": WORDS, "label": [0, 1] * 60},
+            {"feature_columns": ("age", "height")},
+            '"height" is not a feature column of .*; use some of age or one of t$',
+        ),
         (TABLE, {"feature_columns": ("label", "age"), "label_column": "label"}, '"label" is not a feature column'),
         ({**TABLE, "age": [None, 1.0] * 60}, {}, '"age" of .* has rows without a value; fill or remove them'),
         ({**TABLE, "age": [np.inf, 1.0] * 60}, {}, "inputs contain NaN or infinity"),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from raybcgd import ConfigError
+from raybcgd import ConfigError, RunError
 from raybcgd.report.page import write_report
 from raybcgd.report.points import Points
 from raybcgd.report.progress import Display
@@ -153,3 +153,12 @@ def test_points_on_different_samples_are_refused(key: str, tmp_path: Path) -> No
     with pytest.raises(ConfigError, match=f"^the grid has {key}: .* cannot be compared; remove it$"):
         sweep(small(), {key: [0.1, 0.2]}, out=tmp_path / "sweep", progress=False)
     assert not (tmp_path / "sweep").exists()
+
+
+def test_a_target_that_no_point_reaches_has_a_fix(tmp_path: Path) -> None:
+    from raybcgd.sweep import _report
+
+    points = [point(number, 0.5, None, lr=0.1) for number in range(2)]
+    message = "upload_d_to_target is missing in every run; lower compare.target, or use another metric$"
+    with pytest.raises(RunError, match=message):
+        _report(points, [small()] * 2, "upload_d_to_target", 0.1, tmp_path)

@@ -179,8 +179,8 @@ def no_train(config: Any) -> Dataset:
     return _data(torch.randn(20, 64), torch.arange(20) % 10)
 
 
-def one_class(config: Any) -> Dataset:
-    return _data(torch.randn(120, 64), torch.zeros(120, dtype=torch.long))
+def vectors(config: Any) -> Dataset:
+    return _data(torch.randn(120, 64), torch.arange(120) % 10)
 
 
 def minus_one(config: Any) -> Dataset:

@@ -18,7 +18,7 @@ FILES = {
         "rounds = 3".encode("utf-16"),
         says="{tmp}/own.toml is not valid TOML: it is not UTF-8 text; pass a config saved as UTF-8",
     ),
-    "a byte order mark": text("\ufeffrounds = -3", says="rounds = -3: must be greater than or equal to 1"),
+    "a byte order mark": text("\ufeffrounds = -3", says="rounds = -3: must be at least 1"),
     "a key twice": text("rounds = 3\nrounds = 4", says="{tmp}/own.toml is not valid TOML: Cannot … fix the file"),
     "a table twice": text(
         "[data]\nroot = 'x'\n[data]\nsource = 'digits'", says="{tmp}/own.toml is not valid TOML: Cannot … fix the file"
@@ -71,7 +71,7 @@ VALUES = {
     "words as number": sets(
         "rounds=ten", says="rounds = 'ten': must be a valid integer, unable to parse string as an integer"
     ),
-    "no rounds": sets("rounds=0", says="rounds = 0: must be greater than or equal to 1"),
+    "no rounds": sets("rounds=0", says="rounds = 0: must be at least 1"),
     "half a round": sets(
         "rounds=1.5", says="rounds = 1.5: must be a valid integer, got a number with a fractional part"
     ),
@@ -101,15 +101,11 @@ VALUES = {
     "more evaluated clients than there are": sets(
         "evaluation.clients=99", says='evaluation.clients = 99, but there are 20 clients; set it to "all", or lower it'
     ),
-    "no epochs": sets("local.epochs=0", says="local.epochs = 0: must be greater than or equal to 1"),
-    "no steps": sets("local.steps=0", says="local.steps = 0: must be greater than or equal to 1"),
-    "empty batches": sets(
-        "local.batch_size=0", says="local.batch_size = 0: must be greater than or equal to 1, or must be 'full'"
-    ),
+    "no epochs": sets("local.epochs=0", says="local.epochs = 0: must be at least 1"),
+    "no steps": sets("local.steps=0", says="local.steps = 0: must be at least 1"),
+    "empty batches": sets("local.batch_size=0", says="local.batch_size = 0: must be at least 1, or 'full'"),
     "misspelt full": sets("local.batch_size=ful", says="local.batch_size = 'ful': must be a valid"),
-    "negative stack": sets(
-        "local.stack=-1", says="local.stack = -1: must be 'auto', or must be greater than or equal to 0"
-    ),
+    "negative stack": sets("local.stack=-1", says="local.stack = -1: must be 'auto', or at least 0"),
     "everything shared by name": sets(
         'blocks.shared=["1", "3", "5", "7"]',
         says='blocks.shared names all layers of the model; name fewer, or set it to "all"',
@@ -117,6 +113,15 @@ VALUES = {
     "one name for two metrics": sets(
         'evaluation.metrics=["top5", "torch.functional:top5"]',
         says="evaluation.metrics = … two metrics are called 'top5'; rename one function",
+    ),
+    "a metric of numbers for labels": sets(
+        'evaluation.metrics=["absolute_error"]',
+        says='evaluation.metrics: "absolute_error" is for regression, but the data has 10 classes; remove it',
+    ),
+    "top5 of two classes": sets(
+        'evaluation.metrics=["top5"]',
+        "data.task=binary",
+        says='evaluation.metrics: "top5" needs more than 5 classes, but the data has 2; remove it',
     ),
     "two cohort sizes": sets(
         "cohort.clients_per_block=2", "cohort.clients_per_round=6", says="cohort: clients_per_block and … remove one"
@@ -136,15 +141,13 @@ VALUES = {
     ),
     "no budget": sets("budget.upload_d=0", says="budget.upload_d = 0: must be greater than 0"),
     "top-k twice": sets("wire.codec=topk", "wire.k=3", "wire.fraction=0.1", says="wire: set k or fraction, not both"),
-    "top-k fraction 2": sets(
-        "wire.codec=topk", "wire.fraction=2", says="wire.fraction = 2: must be less than or equal to 1"
-    ),
-    "no levels": sets("wire.codec=qsgd", "wire.levels=0", says="wire.levels = 0: must be greater than or equal to 1"),
+    "top-k fraction 2": sets("wire.codec=topk", "wire.fraction=2", says="wire.fraction = 2: must be at most 1"),
+    "no levels": sets("wire.codec=qsgd", "wire.levels=0", says="wire.levels = 0: must be at least 1"),
     "unknown codec": sets(
         "wire.codec=zip",
         says='wire.codec = "zip" is unknown … use one of raw, bf16, qsgd, topk, or "package.module:Name"',
     ),
-    "no blocks": sets("blocks.count=0", says="blocks.count = 0: must be greater than or equal to 1"),
+    "no blocks": sets("blocks.count=0", says="blocks.count = 0: must be at least 1"),
     "unknown shared layer": sets(
         'blocks.shared=["head"]', says='blocks.shared names "head", but the model\'s layers are 1, 3, 5, 7; correct it'
     ),
@@ -166,26 +169,28 @@ VALUES = {
         "blocks.shared=none",
         says="blocks.count = 100000000 is more than the … lower blocks.count or blocks.shared",
     ),
-    "redivide every 0": sets(
-        "blocks.redivide_every=0", says="blocks.redivide_every = 0: must be greater than or equal to 1"
-    ),
+    "redivide every 0": sets("blocks.redivide_every=0", says="blocks.redivide_every = 0: must be at least 1"),
     "shift layers": sets(
         "blocks.redivide_every=2", "blocks.redivide=shift", says='blocks.redivide = "shift" needs … change one'
     ),
-    "evaluate never": sets("evaluation.every=0", says="evaluation.every = 0: must be greater than or equal to 1"),
-    "keep no checkpoint": sets("checkpoint.keep=0", says="checkpoint.keep = 0: must be greater than or equal to 1"),
-    "port too large": sets("metrics.port=70000", says="metrics.port = 70000: must be less than or equal to 65535"),
+    "evaluate never": sets("evaluation.every=0", says="evaluation.every = 0: must be at least 1"),
+    "keep no checkpoint": sets("checkpoint.keep=0", says="checkpoint.keep = 0: must be at least 1"),
+    "port too large": sets("metrics.port=70000", says="metrics.port = 70000: must be at most 65535"),
     "conformal level 1.5": sets(
         "analysis.conformal_levels=[1.5]", says="analysis.conformal_levels[0] = 1.5: must be less than 1"
     ),
-    "no hosts": sets("hosts.count=0", says="hosts.count = 0: must be greater than or equal to 1"),
+    "no hosts": sets("hosts.count=0", says="hosts.count = 0: must be at least 1"),
     "no port of the cluster": sets("hosts.address=head", says="hosts.address = 'head': must be HOST:PORT"),
     "a port above 65535": sets("hosts.address=head:99999", says="hosts.address = 'head:99999': must be HOST:PORT"),
-    "target in percent": sets("compare.target=90", says="compare.target = 90: must be less than or equal to 1"),
+    "target in percent": sets("compare.target=90", says="compare.target = 90: must be at most 1"),
     "validation without share": sets(
         "data.evaluate_on=validation", says='data: evaluate_on = "validation" needs … set it to 0.01 or more'
     ),
     "all for validation": sets("data.validation_share=1.0", says="data.validation_share = 1.0: must be less than 1"),
+    "nearly all for validation": sets(
+        "data.validation_share=0.999",
+        says="data.validation_share = 0.999 holds out all 1442 training samples; lower it, or add",
+    ),
     "unknown augmentation": sets(
         'data.augment=["rotate"]', says="data.augment[0] = 'rotate': must be 'crop' or 'flip'"
     ),
@@ -211,10 +216,8 @@ VALUES = {
     "a column of digits": sets(
         "data.label_column=y", says='data.label_column has no effect with data.source = "digits"; remove it'
     ),
-    "no clients": sets(
-        "data.partition.clients=0", says="data.partition.clients = 0: must be greater than or equal to 1"
-    ),
-    "rho 0": sets("data.partition.rho=0", says="data.partition.rho = 0: must be greater than or equal to 0.000000001"),
+    "no clients": sets("data.partition.clients=0", says="data.partition.clients = 0: must be at least 1"),
+    "rho 0": sets("data.partition.rho=0", says="data.partition.rho = 0: must be at least 0.000000001"),
     "more shards than samples": sets(
         "data.partition.kind=shards",
         "data.partition.shards_per_client=1000",
@@ -223,7 +226,7 @@ VALUES = {
     "negative sigma": sets(
         "data.partition.kind=lognormal",
         "data.partition.sigma=-1",
-        says="data.partition.sigma = -1: must be greater than or equal to 0",
+        says="data.partition.sigma = -1: must be at least 0",
     ),
     "rho for iid": text(
         "engine = 'local'\n[data.partition]\nkind = 'iid'\nrho = 0.3",
@@ -231,7 +234,7 @@ VALUES = {
     ),
     "too many epochs": sets(
         "local.epochs=99999999999999999999",
-        says="local.epochs = 99999999999999999999: must be less than or equal to 100000",
+        says="local.epochs = 99999999999999999999: must be at most 100000",
     ),
     "more phases than labels": sets(
         "data.phases.count=99",

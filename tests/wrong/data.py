@@ -176,7 +176,8 @@ DATA = {
     "CIFAR-10 not there": data(
         make_folder("data"),
         source="cifar10",
-        says='data.source = "cifar10": cannot read the … a complete cifar-10-batches-py, or set data.download = true',
+        says='data.source = "cifar10": cannot read the … contains a complete cifar-10-batches-py, or set '
+        "data.download = true",
     ),
     "Tiny ImageNet elsewhere": data(
         images(), source="tiny_imagenet", says="data.root: cannot read … point it to the unpacked tiny-imagenet-200"
@@ -190,7 +191,7 @@ DATA = {
         images(), source="image_folder", says="data.partition.clients = 20 is more than the … lower it to 12 or less"
     ),
     "crop of vectors": sets(
-        f"data.source={CODE}:one_class",
+        f"data.source={CODE}:vectors",
         'data.augment=["crop"]',
         says="data.augment needs images, but this data has none; remove data.augment",
     ),

@@ -169,9 +169,7 @@ RUNS = {
         ("blocks", "--model", "lenet5", "--division", "thirds"),
         'blocks.division = "thirds" is unknown … use layers, balanced, equal, lenet5, lenet5-paper, vgg11,',
     ),
-    "no block": Case(
-        ("blocks", "--model", "lenet5", "--count", "0"), "blocks.count = 0: must be greater than or equal to 1"
-    ),
+    "no block": Case(("blocks", "--model", "lenet5", "--count", "0"), "blocks.count = 0: must be at least 1"),
     "an unknown table": Case(
         ("settings", "algoritm"),
         "algoritm is not a table of a config … use one of data, data.partition, data.phases, model,",
