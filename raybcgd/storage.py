@@ -131,8 +131,9 @@ def new_folder(name: str) -> Path:
     return path
 
 
-def make_folder(folder: Path) -> Path:
-    """Create a folder for results, or raise an error if it is not empty."""
+def make_folder(folder: Path, kind: str) -> Path:
+    """Create the folder of a comparison or a sweep, or raise an error if it is not empty."""
+    check_holds(folder, kind)
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty; choose another --out, or add --resume auto to continue its runs")
     try:

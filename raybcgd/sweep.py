@@ -94,7 +94,7 @@ def sweep(
         problems = [prepare(each, **given)[0] for each in trials]
     folder = (Path(out) if out is not None else new_folder("sweep")).absolute()
     if not (resume and folder.is_dir()):
-        make_folder(folder)
+        make_folder(folder, "sweep")
     else:
         check_holds(folder, "sweep")
         _check_kept(folder, [problem.config for problem in problems])

@@ -284,6 +284,19 @@ def test_resume_auto_needs_a_folder(config: Path) -> None:
     assert_refused(raybcgd("train", config, "--resume", "auto"), "--resume auto", "--out")
 
 
+@pytest.mark.parametrize("kind", ["run", "comparison", "sweep"])
+def test_resume_auto_is_not_offered_for_a_folder_of_another_kind(kind: str, config: Path, out: Path) -> None:
+    out.mkdir()
+    (out / {"run": "config.toml", "comparison": "planned.json", "sweep": "sweep.json"}[kind]).write_text("")
+    commands = {"run": "train", "comparison": "compare", "sweep": "sweep"}
+    for wanted in (other for other in commands if other != kind):
+        grid = ("--grid", "algorithm.lr=0.1") if wanted == "sweep" else ()
+        for resume in ((), ("--resume", "auto")):
+            result = raybcgd(commands[wanted], config, *grid, "--out", out, *resume)
+            assert_refused(result, f"{out} holds a {kind}, not a {wanted}; choose another --out")
+            assert "--resume" not in result.stderr
+
+
 def test_blocks_needs_a_config_or_a_model(config: Path) -> None:
     assert_refused(raybcgd("blocks"), "--model")
     assert_refused(raybcgd("blocks", config, "--model", "mlp"), "--model")
