@@ -160,7 +160,7 @@ def compare(
     given = [] if seeds is None else [f"compare.seeds={json.dumps(seeds.split(','))}"]  # the config checks them
     experiment = load_config(config, [*(settings or ()), *given])
     names = algorithms.split(",") if algorithms is not None else None
-    check_overrides(experiment, settings or (), variant_configs(experiment, names))
+    check_overrides(experiment, settings or (), variant_configs(experiment, names, "--algorithms"))
     folder = out_folder or new_folder("compare")
     try:
         result = run_comparison(
