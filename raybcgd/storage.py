@@ -108,6 +108,12 @@ class RunFolder:
         self.partition = path / "partition.json"
         self.final = path / "final.safetensors"
         self.summary = path / "summary.json"
+        self.diverged = path / "diverged.txt"
+
+    @property
+    def divergence(self) -> str | None:
+        """The error of a run that diverged, and would diverge again with the same settings. None: it did not."""
+        return self.diverged.read_text(errors="replace").strip() if self.diverged.exists() else None
 
     @property
     def run_name(self) -> str:
