@@ -3,8 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
+from torch import nn
 
+from raybcgd import Config
 from raybcgd.problem import prepare
 from raybcgd.problem.checks import note
 from tests.conftest import small
@@ -37,3 +40,33 @@ def test_error_feedback_with_control_variates_gives_one_note(
     prepare(small(**{**tables, "wire": {"codec": "topk", "error_feedback": False}}))
     prepare(small(**{**tables, "wire": {"codec": "raw"}}))
     assert not caplog.messages
+
+
+def test_settings_that_python_objects_replace_give_a_note(caplog: pytest.LogCaptureFixture) -> None:
+    x, y = np.random.default_rng(0).random((40, 6), dtype=np.float32), np.arange(40) % 2
+    given: dict[str, Any] = {
+        "module": nn.Linear(6, 2),
+        "dataset": (x, y, x, y),
+        "partition": [list(range(20)), list(range(20, 40))],
+    }
+    tables: dict[str, Any] = {"rounds": 1, "engine": "local", "algorithm": {"name": "fedavg", "lr": 0.1}}
+    prepare(Config(**tables), **given)
+    assert not caplog.messages, "these settings have their defaults"
+    data = {"source": "digits", "partition": {"kind": "iid", "clients": 5}}
+    config = Config(**tables, model={"name": "mlp", "options": {"hidden": [4]}}, data=data)
+    problems = [prepare(config, **given)[0] for _ in range(2)]
+    assert caplog.messages == [
+        f"note: {setting} has no effect, because the argument {argument} replaces it; remove one of them"
+        for setting, argument in (
+            ("model.name", "module"),
+            ("model.options", "module"),
+            ("data.source", "dataset"),
+            ("data.partition", "partition"),
+        )
+    ]
+    caplog.clear()
+    note.cache_clear()
+    prepare(problems[0].config, **given)
+    assert not caplog.messages, "the config of a run names its objects"
+    prepare(Config(**tables, model={"loss": "cross_entropy"}, data={"partition": {"samples_per_client": 10}}), **given)
+    assert not caplog.messages, "these settings have an effect"
