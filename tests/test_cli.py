@@ -57,6 +57,18 @@ def test_train_writes_a_run_folder_and_prints_one_line_per_round(config: Path, o
     assert not list(out.glob("*.part"))
 
 
+@pytest.mark.parametrize(("rounds", "title"), [(1, "FedBCGD: 1 round"), (4, "FedBCGD: 4 rounds")])
+def test_the_table_of_a_run_has_the_label_of_its_progress(rounds: int, title: str, config: Path, out: Path) -> None:
+    result = raybcgd("train", config, "--out", out, "--set", f"rounds={rounds}")
+    assert title in [line.strip() for line in result.stdout.splitlines()]
+
+
+def test_a_refused_config_is_not_shown_as_a_failed_run(config: Path, out: Path) -> None:
+    result = raybcgd("train", config, "--out", out, "--set", "cohort.clients_per_round=500")
+    assert_refused(result, "cohort.clients_per_round = 500")
+    assert "failed" not in result.output
+
+
 def test_set_overrides_settings(config: Path, out: Path) -> None:
     result = raybcgd("train", config, "--out", out, "--set", "rounds=1", "--set", "algorithm.name=fedavgm")
     assert result.exit_code == 0, result.output

@@ -218,7 +218,7 @@ def test_an_interrupted_comparison_continues(
     monkeypatch.setattr("raybcgd.compare.comparison.run", interrupted)
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 130
-    assert result.stderr.startswith("interrupted after 1 finished runs; repeat the command with --out ")
+    assert result.stderr.startswith("interrupted after 1 finished run; repeat the command with --out ")
     capsys.readouterr()
     again = compare(load_config(path), algorithms=["fedavg", "fedbcgd"], out=out, resume=True)
     shown = capsys.readouterr().err
