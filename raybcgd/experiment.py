@@ -19,7 +19,7 @@ from raybcgd.config.schema import Config
 from raybcgd.data.dataset import Dataset
 from raybcgd.engine.engines import engine_named
 from raybcgd.engine.session import Announcer
-from raybcgd.errors import ConfigError, RunError
+from raybcgd.errors import ConfigError, DivergedError, RunError
 from raybcgd.problem import Data, Problem, prepare
 from raybcgd.record.checkpoint import difference
 from raybcgd.record.lock import locked
@@ -93,7 +93,11 @@ def run(
                 log_step(folder.run_name, step, detail)
                 watcher.announce(step, detail)
 
-            result = _run(problem, data, folder, resume, started, observed, announced)
+            try:
+                result = _run(problem, data, folder, resume, started, observed, announced)
+            except DivergedError as error:
+                write_atomic(folder.diverged, f"{error}\n")
+                raise
         watcher.end(result.summary["ended_by"])
         return result
 
@@ -149,6 +153,7 @@ def _run(
         announce("analysing the run")
         summary["analysis"] = Analyst(problem, data, folder).report(config.analysis)
     write_atomic(folder.summary, json.dumps(summary, indent=2) + "\n")
+    folder.diverged.unlink(missing_ok=True)  # of an earlier process, whose code has been corrected
     flat.vector.copy_(torch.from_numpy(models[0].copy()))
     return RunResult(records, summary, flat.module.eval(), folder.path)
 

@@ -9,7 +9,8 @@ from typing import Any
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from raybcgd.config import Config, load_run_config, run_tables
+from raybcgd.config import Config, load_run_config, resume_command, run_tables
+from raybcgd.config.objects import ObjectsConfig
 from raybcgd.errors import ConfigError
 from raybcgd.model.zoo import build
 from raybcgd.record.rounds import RoundRecord
@@ -87,8 +88,21 @@ class Run:
         If a method trains one model per data phase, those after the first have a prefix, such as `model1.`.
         """
         if not self._files.final.exists():
-            raise ConfigError(f"{self.folder} has no final.safetensors: the run has not finished; resume it")
+            raise ConfigError(f"{self.folder} has no final.safetensors: {self._unfinished()}")
         return load(self._files.final.read_bytes())
+
+    def _unfinished(self) -> str:
+        """Return why there are no weights, and what to do: a command, or a Python call if the run used objects."""
+        if (reason := self._files.divergence) is None:
+            return f"the run has not finished; resume it with `{resume_command(self.settings, self._files)}`"
+        objects, comparison = ObjectsConfig.model_validate(self.settings.get("objects", {})), self._reported.comparison
+        again = f"{reason}; a repeat would diverge again: change its settings, then"
+        if comparison is None:
+            how = f"run(config, {objects.arguments})" if objects.arguments else "raybcgd train CONFIG"
+            return f"{again} start a new run with `{how}`"
+        how = f"raybcgd compare CONFIG --out {comparison} --resume auto"
+        how = f"compare(config, {objects.arguments}, out=…, resume=True)" if objects.arguments else how
+        return f"{again} continue the comparison with `{how}`"
 
     def model(self, module: nn.Module | None = None, trust: bool = False, phase: int = 0) -> nn.Module:
         """Return the trained model, in evaluation mode. With `trust`, import code outside raybcgd that builds it.

@@ -108,6 +108,12 @@ class RunFolder:
         self.partition = path / "partition.json"
         self.final = path / "final.safetensors"
         self.summary = path / "summary.json"
+        self.diverged = path / "diverged.txt"
+
+    @property
+    def divergence(self) -> str | None:
+        """The error of a run that diverged, and would diverge again with the same settings. None: it did not."""
+        return self.diverged.read_text(errors="replace").strip() if self.diverged.exists() else None
 
     @property
     def run_name(self) -> str:
@@ -131,8 +137,9 @@ def new_folder(name: str) -> Path:
     return path
 
 
-def make_folder(folder: Path) -> Path:
-    """Create a folder for results, or raise an error if it is not empty."""
+def make_folder(folder: Path, kind: str) -> Path:
+    """Create the folder of a comparison or a sweep, or raise an error if it is not empty."""
+    check_holds(folder, kind)
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty; choose another --out, or add --resume auto to continue its runs")
     try:

@@ -96,7 +96,7 @@ def sweep(
     metric = _ranking(metric, problems[0].regression)
     folder = (Path(out) if out is not None else new_folder("sweep")).absolute()
     if not (resume and folder.is_dir()):
-        make_folder(folder)
+        make_folder(folder, "sweep")
     else:
         check_holds(folder, "sweep")
         _check_kept(folder, [problem.config for problem in problems])

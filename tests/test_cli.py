@@ -57,6 +57,18 @@ def test_train_writes_a_run_folder_and_prints_one_line_per_round(config: Path, o
     assert not list(out.glob("*.part"))
 
 
+@pytest.mark.parametrize(("rounds", "title"), [(1, "FedBCGD: 1 round"), (4, "FedBCGD: 4 rounds")])
+def test_the_table_of_a_run_has_the_label_of_its_progress(rounds: int, title: str, config: Path, out: Path) -> None:
+    result = raybcgd("train", config, "--out", out, "--set", f"rounds={rounds}")
+    assert title in [line.strip() for line in result.stdout.splitlines()]
+
+
+def test_a_refused_config_is_not_shown_as_a_failed_run(config: Path, out: Path) -> None:
+    result = raybcgd("train", config, "--out", out, "--set", "cohort.clients_per_round=500")
+    assert_refused(result, "cohort.clients_per_round = 500")
+    assert "failed" not in result.output
+
+
 def test_set_overrides_settings(config: Path, out: Path) -> None:
     result = raybcgd("train", config, "--out", out, "--set", "rounds=1", "--set", "algorithm.name=fedavgm")
     assert result.exit_code == 0, result.output
@@ -298,6 +310,19 @@ def test_other_users_can_read_the_files_of_a_run(config: Path, out: Path) -> Non
 
 def test_resume_auto_needs_a_folder(config: Path) -> None:
     assert_refused(raybcgd("train", config, "--resume", "auto"), "--resume auto", "--out")
+
+
+@pytest.mark.parametrize("kind", ["run", "comparison", "sweep"])
+def test_resume_auto_is_not_offered_for_a_folder_of_another_kind(kind: str, config: Path, out: Path) -> None:
+    out.mkdir()
+    (out / {"run": "config.toml", "comparison": "planned.json", "sweep": "sweep.json"}[kind]).write_text("")
+    commands = {"run": "train", "comparison": "compare", "sweep": "sweep"}
+    for wanted in (other for other in commands if other != kind):
+        grid = ("--grid", "algorithm.lr=0.1") if wanted == "sweep" else ()
+        for resume in ((), ("--resume", "auto")):
+            result = raybcgd(commands[wanted], config, *grid, "--out", out, *resume)
+            assert_refused(result, f"{out} holds a {kind}, not a {wanted}; choose another --out")
+            assert "--resume" not in result.stderr
 
 
 def test_blocks_needs_a_config_or_a_model(config: Path) -> None:

@@ -177,6 +177,23 @@ def test_algorithms_selects_variants_by_label_or_method() -> None:
     assert list(variant_configs(small(), ["FedBCGD+", "fedavg"])) == ["FedBCGD+", "FedAvg"]
 
 
+@pytest.mark.parametrize(
+    ("algorithms", "says"),
+    [
+        ("fedavg", 'algorithms is \'fedavg\'; pass a list, such as ["fedavg", "fedbcgd"]'),
+        (FedAvg, "algorithms is <class 'raybcgd.algorithms.fedavg.FedAvg'>; pass a list, such as ["),
+        (FedAvg(lr=0.1), "algorithms is FedAvg(lr=0.1"),
+        ([], 'algorithms is empty; pass a list, such as ["fedavg", "fedbcgd"], or leave it out'),
+        (["fedbest"], 'algorithms "fedbest" is unknown; use a label of compare.variants (FedAvg,'),
+    ],
+)
+def test_python_errors_about_the_methods_name_the_argument(algorithms: Any, says: str, out: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        compare(small(), algorithms, out=out, progress=False)
+    assert str(error.value).startswith(says)
+    assert not out.exists()
+
+
 def test_sweep_refuses_an_ambiguous_variant(tmp_path: Path) -> None:
     variants = [{"label": label, "algorithm": {"name": "fedavg"}} for label in ("a", "b")]
     path = tmp_path / "small.toml"

@@ -87,10 +87,10 @@ def test_own_methods_are_named_by_their_label_or_their_name() -> None:
     for name in ("Mem", "mem", f"{__name__}:Mem", Mem):
         assert list(variant_configs(config, [name])) == ["Mem"]
     for name, says in (
-        ("MEM", '--algorithms "MEM" is unknown; did you mean Mem?'),
-        ("FedAvgm", '--algorithms "FedAvgm" is unknown; did you mean fedavgm?'),
-        ("x", '--algorithms "x" is unknown; use a label of compare.variants (Mem, other), one of fedavg, fedavgm,'),
-        ("mine:None", '--algorithms mine:None: algorithm.name = "mine:None" cannot be imported (ModuleNotFoundError:'),
+        ("MEM", 'algorithms "MEM" is unknown; did you mean Mem?'),
+        ("FedAvgm", 'algorithms "FedAvgm" is unknown; did you mean fedavgm?'),
+        ("x", 'algorithms "x" is unknown; use a label of compare.variants (Mem, other), one of fedavg, fedavgm,'),
+        ("mine:None", 'algorithms mine:None: algorithm.name = "mine:None" cannot be imported (ModuleNotFoundError:'),
     ):
         with pytest.raises(ConfigError, match=f"^{re.escape(says)}"):
             variant_configs(config, [name])
@@ -218,7 +218,7 @@ def test_an_interrupted_comparison_continues(
     monkeypatch.setattr("raybcgd.compare.comparison.run", interrupted)
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 130
-    assert result.stderr.startswith("interrupted after 1 finished runs; repeat the command with --out ")
+    assert result.stderr.startswith("interrupted after 1 finished run; repeat the command with --out ")
     capsys.readouterr()
     again = compare(load_config(path), algorithms=["fedavg", "fedbcgd"], out=out, resume=True)
     shown = capsys.readouterr().err

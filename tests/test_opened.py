@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pandas
 import pytest
@@ -14,6 +15,7 @@ from raybcgd.algorithms import FedAvg, FedProx
 from raybcgd.analysis.analyst import analyse_run
 from raybcgd.cli import app
 from raybcgd.compare import compare
+from raybcgd.errors import DivergedError
 from tests.conftest import small
 
 
@@ -74,6 +76,68 @@ def test_a_module_of_ones_own_is_passed_again(out: Path) -> None:
     for name, value in result.model.state_dict().items():
         if value.is_floating_point():
             assert torch.equal(restored.state_dict()[name], value)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_advice_about_a_run_without_weights_works(own: bool, tmp_path: Path) -> None:
+    """With a single step per round, a large step size makes only the second round diverge."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+    given: dict[str, Any] = {"module": net} if own else {}
+    same: dict[str, Any] = {"rounds": 3, "blocks": {"count": 1}, "local": {"batch_size": "full"}}
+    config = small(**same, algorithm={"name": "fedavg", "lr": 1e18})
+
+    def advice(folder: Path) -> str:
+        with pytest.raises(ConfigError) as error:
+            Run.open(folder).model(**given)
+        text = str(error.value)
+        assert text.startswith(f"{folder} has no final.safetensors: "), text
+        return text
+
+    def interrupt(record: RoundRecord) -> None:
+        raise KeyboardInterrupt
+
+    alone, compared, stopped = (tmp_path / name for name in ("alone", "compared", "stopped"))
+    with pytest.raises(DivergedError) as diverged:
+        run(config, **given, out=alone, progress=False)
+    found = f"{alone} has no final.safetensors: {diverged.value}; a repeat would diverge again: change its settings, "
+    how = "run(config, module=…)" if own else "raybcgd train CONFIG"
+    assert advice(alone) == f"{found}then start a new run with `{how}`"
+    compare(config, ["fedavg", FedProx(lr=0.05)], **given, out=compared, progress=False)
+    shell = f"raybcgd compare CONFIG --out {compared} --resume auto"
+    how = "compare(config, module=…, out=…, resume=True)" if own else shell
+    assert advice(compared / "fedavg").endswith(f"change its settings, then continue the comparison with `{how}`")
+    slower = small(**same, algorithm={"name": "fedavg", "lr": 0.05})
+    compare(slower, ["fedavg", FedProx(lr=0.05)], **given, out=compared, resume=True, progress=False)
+    Run.open(compared / "fedavg").model(**given)
+    with pytest.raises(KeyboardInterrupt):
+        run(slower, **given, out=stopped, observe=interrupt, progress=False)
+    how = "run(config, module=…, out=…, resume=True)" if own else f"raybcgd resume {stopped}"
+    assert advice(stopped).endswith(f": the run has not finished; resume it with `{how}`")
+
+
+def test_a_run_that_diverged_in_its_first_round_says_so(out: Path) -> None:
+    with pytest.raises(DivergedError) as diverged:
+        run(small(algorithm={"name": "fedavg", "lr": 1e18}), out=out, progress=False)
+    with pytest.raises(ConfigError) as error:
+        Run.open(out)
+    assert str(error.value) == f"{out} has no rounds: {diverged.value}; leave it out, or start it with other settings"
+
+
+def test_a_run_that_is_mended_and_resumed_no_longer_says_that_it_diverged(out: Path) -> None:
+    class Broken(FedAvg):
+        broken: ClassVar[bool] = True
+
+        def server_rule(self, server: Any, total: Any, rnd: Any) -> Any:
+            server = super().server_rule(server, total, rnd)
+            return server._replace(x=server.x * float("nan")) if self.broken and rnd.index == 1 else server
+
+    config = small(rounds=3, algorithm=Broken(lr=0.05), blocks={"count": 1})
+    with pytest.raises(DivergedError):
+        run(config, out=out, progress=False)
+    assert (out / "diverged.txt").exists()
+    Broken.broken = False
+    run(config, out=out, resume=True, progress=False)
+    assert not (out / "diverged.txt").exists()
 
 
 def test_an_observer_gets_every_record_and_can_end_the_run(out: Path) -> None:

@@ -59,7 +59,7 @@ def test_the_record_has_losses_and_the_root_mean_squared_error_but_no_accuracy(r
 
 
 def test_nothing_that_people_read_mentions_an_accuracy(result: Any, tmp_path: Path) -> None:
-    table = text_of(run_table(result.summary, result.folder))
+    table = text_of(run_table("FedAvg", result.summary, result.folder))
     assert "accuracy" not in table
     assert "rmse" in table
     assert f"loss {result.summary['final_loss']:.4g}" in repr(result)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from raybcgd.algorithms.contract import title
 from raybcgd.algorithms.settings import ALGORITHMS
 from raybcgd.cli.shared import (
     ConfigFile,
@@ -30,6 +31,7 @@ from raybcgd.experiment import check_objects, run
 from raybcgd.interrupts import ended
 from raybcgd.record.rounds import RoundLog
 from raybcgd.record.summary import Ranking
+from raybcgd.report.bars import counted
 from raybcgd.report.sweeps import edge_hints
 from raybcgd.report.tables import comparison_table, run_table
 from raybcgd.server.budget import ended_by, limits_to_raise
@@ -112,24 +114,23 @@ def _run(config: Config, folder: RunFolder, resume: bool, log: Literal["auto", "
         saved = here or config.checkpoint.address is not None
         how = "continue from the last checkpoint" if saved else "there is no checkpoint yet; start again at round 1"
         command = resume_command(run_tables(folder), folder)
-        raise Interrupted(f"{what} after {done} rounds; {how} with `{command}`", code) from None
+        raise Interrupted(f"{what} after {counted(done, 'round')}; {how} with `{command}`", code) from None
     summary = result.summary
     if before == len(result.records):
         more = limits_to_raise(config, result.records)
         print_line(
-            f"{folder.path} had already finished after {before} rounds; to continue it, use --set to raise {more}"
+            f"{folder.path} had already finished after {counted(before, 'round')}; to continue it, use --set to raise "
+            f"{more}"
         )
         summary = {**summary, "ended_by": ended_by(config, result.records)}  # the limits may have changed
-    out.print(run_table(summary, result.folder))
+    out.print(run_table(title(type(config.algorithm)), summary, result.folder))
 
 
-def _unfinished(end: KeyboardInterrupt, folder: Path, runs: str) -> Interrupted:
+def _unfinished(end: KeyboardInterrupt, folder: Path, noun: str) -> Interrupted:
     """Return how to continue a comparison or a sweep."""
     what, code = ended(end)
-    done = len(list(folder.glob("*/summary.json")))
-    return Interrupted(
-        f"{what} after {done} finished {runs}; repeat the command with --out {folder} --resume auto to continue", code
-    )
+    done = counted(len(list(folder.glob("*/summary.json"))), f"finished {noun}")
+    return Interrupted(f"{what} after {done}; repeat the command with --out {folder} --resume auto to continue", code)
 
 
 @exits_cleanly
@@ -160,14 +161,14 @@ def compare(
     given = [] if seeds is None else [f"compare.seeds={json.dumps(seeds.split(','))}"]  # the config checks them
     experiment = load_config(config, [*(settings or ()), *given])
     names = algorithms.split(",") if algorithms is not None else None
-    check_overrides(experiment, settings or (), variant_configs(experiment, names))
+    check_overrides(experiment, settings or (), variant_configs(experiment, names, "--algorithms"))
     folder = out_folder or new_folder("compare")
     try:
         result = run_comparison(
             experiment, algorithms=names, out=folder, resume=resume == "auto", progress=display(log)
         )
     except KeyboardInterrupt as end:
-        raise _unfinished(end, folder, "runs") from None
+        raise _unfinished(end, folder, "run") from None
     out.print(comparison_table(result.standings, result.target, out.width))
     for label, reason in result.failures.items():
         print_line(f"{label} failed: {reason}")
@@ -234,7 +235,7 @@ def sweep(
     try:
         result = run_sweep(experiment, values, metric=metric, out=folder, resume=resume == "auto", progress=shown)
     except KeyboardInterrupt as end:
-        raise _unfinished(end, folder, "points") from None
+        raise _unfinished(end, folder, "point") from None
     out.print(sweep_table(result))
     print_line(f"best: {result.best.label}; config: {result.folder}/best.toml")
     for line in edge_hints(result.points, result.best):

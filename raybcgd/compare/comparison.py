@@ -84,7 +84,7 @@ def compare(
         check_holds(folder, "comparison")
         _check_kept(folder, [name for label in configs for name in run_labels(label, seeds)])
     else:
-        make_folder(folder)
+        make_folder(folder, "comparison")
     diverged = _diverged_before(folder)
     write_plan(folder, configs, seeds, diverged=diverged)
     runs: dict[str, RunResult] = {}

@@ -4,12 +4,14 @@ import difflib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from types import NoneType
 from typing import Any
 
 from raybcgd.algorithms.contract import title
 from raybcgd.algorithms.settings import ALGORITHMS, AlgorithmConfig
 from raybcgd.compare.settings import CompareConfig, Variant
 from raybcgd.config import Config
+from raybcgd.config.explain import short
 from raybcgd.config.files import MISSING, ONE_OF, overridden, value_at, vary
 from raybcgd.errors import ConfigError
 from raybcgd.storage import slug
@@ -21,19 +23,25 @@ Method = str | type[AlgorithmConfig] | AlgorithmConfig
 
 
 def variant_configs(
-    config: Config, algorithms: Iterable[Method] | None = None, option: str = "--algorithms"
+    config: Config, algorithms: Iterable[Method] | None = None, option: str = "algorithms"
 ) -> dict[str, Config]:
     """Return the config of each run by its label. `algorithms` selects variants by label or method.
 
     A method selects every variant that uses it. A method without a variant uses the settings of `[algorithm]` that
-    apply to it. An instance keeps its own settings. `option` names `algorithms` in errors.
+    apply to it. An instance keeps its own settings. In errors, `option` is the name of `algorithms` for
+    the caller: an argument of Python, or an option of a command.
     """
+    example = 'pass a list, such as ["fedavg", "fedbcgd"]'
+    if isinstance(algorithms, (str, AlgorithmConfig)) or not isinstance(algorithms, (Iterable, NoneType)):
+        raise ConfigError(f"{option} is {short(algorithms)}; {example}")
     variants, base = (config.compare or CompareConfig()).variants, config.with_compare_target()
     if algorithms is not None:
         base_method = type(config.algorithm)
         variants = tuple(v for method in algorithms for v in _selected(method, variants, base_method, option))
+        if not variants:
+            raise ConfigError(f"{option} is empty; {example}, or leave it out")
     if not variants:
-        raise ConfigError("compare.variants is empty; add at least one, or name methods with --algorithms")
+        raise ConfigError(f"compare.variants is empty; add at least one, or name methods with {option}")
     varied = []
     for variant in variants:
         method = variant.algorithm.get("name", type(config.algorithm))

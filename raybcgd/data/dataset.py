@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from raybcgd.channels import channels_last
 from raybcgd.data.clients import Clients, as_clients
 from raybcgd.errors import ConfigError
 
@@ -187,6 +188,12 @@ def _split(part: str, inputs: Array | torch.Tensor, targets: Array | torch.Tenso
     samples, labels = _array(inputs), _array(targets)
     if samples.ndim < 2:
         raise ConfigError(f"data.{part} inputs have shape {samples.shape}; give one row or image per sample")
+    if channels_last(samples.shape[1:]):
+        call = "permute" if isinstance(inputs, torch.Tensor) else "transpose"
+        raise ConfigError(
+            f"data.{part} inputs have shape {samples.shape}, with the channels last; make it (n, channels, height, "
+            f"width), for example with `inputs.{call}(0, 3, 1, 2)`"
+        )
     if labels.dtype.kind not in "biuf":
         raise ConfigError(f"data.{part} targets are {labels.dtype}; use integer labels, or floats for regression")
     if labels.dtype.kind == "f" and labels.ndim == 2 and labels.shape[1] == 1:

@@ -68,18 +68,20 @@ class LocalPool:
 
     def train(self, work: RoundWork, inbox: Inbox) -> None:
         """Run the tasks, one stack after another, until the deadline."""
-        started = time.monotonic()
+        limit = None if work.deadline_seconds is None else time.monotonic() + work.deadline_seconds
         orders = work.orders._replace(reduce=self._reduce)
         self._queued = max(0, len(work.tasks) - self._chunk)
         for start in range(0, len(work.tasks), self._chunk):
-            if work.deadline_seconds is not None and time.monotonic() - started > work.deadline_seconds:
-                break
             result = self._host.train(work.tasks[start : start + self._chunk], work.broadcast, orders)
             if result.lost is not None:
                 raise _device_lost(result.lost, orders.round_index)
             self._load = result.load
-            inbox.receive(result.outcomes)
-        inbox.receive([], self._host.hand_over(on_device=True))
+            if limit is not None and time.monotonic() > limit:
+                return  # this client is late, and those after it do not start
+            # With a deadline, each client's upload is handed over, because the sum must not contain a late one.
+            inbox.receive(result.outcomes, None if limit is None else self._host.hand_over(on_device=True))
+        if limit is None:
+            inbox.receive([], self._host.hand_over(on_device=True))
 
     def evaluate(self, models: Sequence[Tensor], pieces: Sequence[Piece]) -> Callable[[], list[Score]]:
         """Evaluate models immediately."""

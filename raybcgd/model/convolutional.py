@@ -3,14 +3,12 @@
 from pydantic import PositiveInt
 from torch import nn
 
+from raybcgd.channels import channels_last
 from raybcgd.errors import ConfigError
 from raybcgd.model.initialise import xavier
 
 SMALLEST_SIDE = 4
 """The smallest images, in pixels per side, of resnet8 and the transformers."""
-
-_CHANNELS = (1, 3, 4)
-"""Numbers of channels of grey, RGB and RGBA images."""
 
 
 def image_shape(name: str, shape: tuple[int, ...], smallest: int) -> tuple[int, int, int]:
@@ -19,7 +17,7 @@ def image_shape(name: str, shape: tuple[int, ...], smallest: int) -> tuple[int, 
         raise ConfigError(f'model.name = "{name}" needs images, but samples have shape {shape}; set it to "mlp"')
     channels, height, width = shape
     if min(height, width) < smallest:
-        if width in _CHANNELS and height > width and channels not in _CHANNELS:
+        if channels_last(shape):
             raise ConfigError(
                 f'model.name = "{name}" needs samples of shape (channels, height, width), but {shape} looks like '
                 "channels last; transpose the images to (n, channels, height, width)"

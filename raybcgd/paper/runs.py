@@ -80,7 +80,7 @@ def run_variants(
     Of the variants in a choice, only the best one on the validation data is evaluated on the test data and returned. A
     run that fails, for example because it diverges, does not stop the others.
     """
-    variants = variant_configs(config, methods)
+    variants = variant_configs(config, methods, "--methods")
     with ExitStack() as stack:
         runner = _Runner(config, folder, display, stack)
         for choice in choices:

@@ -44,7 +44,8 @@ class CohortConfig(Section):
     weighting: Literal["uniform", "samples"] = "uniform"
     """Weights of the clients in means. uniform: equal. samples: proportional to their number of samples."""
     deadline_seconds: Annotated[float, Field(gt=0)] | None = None
-    """Drop clients that have not finished after this time. None: wait for all."""
+    """Drop clients that have not finished after this time. None: wait for all. With engine = "local", clients train
+    one after another, so those after a late client do not start."""
     on_client_error: Literal["stop", "drop"] = "stop"
     """What to do if a client's local training fails. stop: stop the run. drop: drop the client from the round; the
     run still stops if all clients of a round fail."""

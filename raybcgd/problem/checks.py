@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raybcgd.algorithms.contract import ControlVariate, marked, title
 from raybcgd.config.schema import Config
 from raybcgd.data.dataset import Dataset
 from raybcgd.data.normalise import as_targets, normalise
@@ -21,6 +22,7 @@ from raybcgd.model.trial import Tried, try_out
 from raybcgd.problem.definition import Problem
 from raybcgd.randomness import stream
 from raybcgd.storage import open_address
+from raybcgd.wire.topk import TopK
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +60,7 @@ def check(problem: Problem, dataset: Dataset) -> None:
         recut(problem.layout, config.blocks, None, stream(0))
     _check_metrics(problem, dataset)
     _warn_about_shared(problem)
+    _warn_about_error_feedback(problem)
 
 
 def _warn_about_shared(problem: Problem) -> None:
@@ -74,6 +77,16 @@ def _warn_about_shared(problem: Problem) -> None:
             "the shared block, %s, is %.0f %% of the model, and every client uploads it; set blocks.shared to smaller "
             'layers, to "none" or, with blocks.division = "equal", to a number of coordinates',
             *(", ".join(layout.shared.layers), 100 * share),
+        )
+
+
+def _warn_about_error_feedback(problem: Problem) -> None:
+    """Note that a method with control variates diverges if clients also keep unsent values for later uploads."""
+    method, codec = type(problem.algorithm), problem.codec
+    if isinstance(codec, TopK) and codec.error_feedback and marked(method.Server, ControlVariate):
+        note(
+            f"{title(method)} with wire.error_feedback = true can diverge, because its control variates already "
+            "compensate for unsent values; set wire.error_feedback = false"
         )
 
 
@@ -167,11 +180,11 @@ def no_stack(problem: Problem, dataset: Dataset) -> str | None:
         return None
     reason = fails_in_stack(problem.flat_model(), problem.loss, *_samples(problem, dataset, 3))
     if reason is not None and wanted == "auto":
-        _note(reason)
+        note(f"clients train one at a time, because the model cannot train in a stack: {reason}")
     return reason
 
 
 @cache
-def _note(reason: str) -> None:
-    """Log why a model does not train in stacks, once per process."""
-    log.warning("note: clients train one at a time, because the model cannot train in a stack: %s", reason)
+def note(text: str) -> None:
+    """Log a note once per process: a comparison checks the same settings several times."""
+    log.warning("note: %s", text)

@@ -19,7 +19,7 @@ from raybcgd.data.settings import PARTITIONS, PartitionConfig
 from raybcgd.data.sources import cut, load
 from raybcgd.errors import ConfigError
 from raybcgd.model.given import own_module
-from raybcgd.problem.checks import check, no_stack, try_model
+from raybcgd.problem.checks import check, no_stack, note, try_model
 from raybcgd.problem.definition import Data, Problem
 from raybcgd.problem.single_samples import check_single_samples
 
@@ -76,6 +76,8 @@ def _with_objects(config: Config, module: nn.Module | None, dataset: Dataset | N
     """Return the config with the names of the Python objects that replace its model, data set and partition."""
     if module is None and dataset is None and clients is None:
         return config
+    if config.objects is None:  # otherwise, it is the config of a run and has the objects' names
+        _note_replaced(config, module, dataset, clients)
     data = config.data
     changes: dict[str, Any] = {"objects": describe(module, dataset, clients)}
     if module is not None:
@@ -85,6 +87,22 @@ def _with_objects(config: Config, module: nn.Module | None, dataset: Dataset | N
     if clients is not None:
         data = data.model_copy(update={"partition": Natural(samples_per_client=data.partition.samples_per_client)})
     return config.model_copy(update={**changes, "data": data})
+
+
+def _note_replaced(config: Config, module: nn.Module | None, dataset: Dataset | None, clients: Clients | None) -> None:
+    """Note which settings, if they are not at their defaults, have no effect because of Python objects."""
+    model, data = config.model.model_fields_set, config.data
+    partitioned = data.partition_is_set and not isinstance(data.partition, Natural)
+    own_partition = partitioned and bool(data.partition.model_fields_set - {"samples_per_client"})
+    replaced = {
+        "model.name": ("module", module is not None and "name" in model),
+        "model.options": ("module", module is not None and "options" in model),
+        "data.source": ("dataset", dataset is not None and "source" in data.model_fields_set),
+        "data.partition": ("partition", clients is not None and own_partition),
+    }
+    for setting, (argument, has_no_effect) in replaced.items():
+        if has_no_effect:
+            note(f"{setting} has no effect, because the argument {argument} replaces it; remove one of them")
 
 
 def _with_clients(config: Config, dataset: Dataset) -> Config:

@@ -31,6 +31,11 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as "1 round" or "3 rounds"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def shorten(label: str, width: int) -> str:
     """Cut out the middle of a label: labels differ at the start, such as "[3/8] ", or at the end, such as "seed 2".
 

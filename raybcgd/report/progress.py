@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from rich.console import Console
 
+from raybcgd.errors import ConfigError
 from raybcgd.record.rounds import RoundRecord
-from raybcgd.report.bars import RunBar, Screen, duration
+from raybcgd.report.bars import RunBar, Screen, counted, duration
 from raybcgd.report.style import shown_d
 
 log = logging.getLogger(__name__)
@@ -121,7 +122,10 @@ class Display:
             try:
                 yield watcher
             except BaseException as error:
-                watcher.stop("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+                if isinstance(error, ConfigError) and not watcher.has_rounds:
+                    screen.bars.clear()  # the config was refused
+                else:
+                    watcher.stop("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
                 raise
 
     def begin(self, rounds: int) -> None:
@@ -158,6 +162,11 @@ class Watcher:
         self._rounds_seen, self._finite = 0, True
         self._stage: str | None = None
         self._since = monotonic()
+
+    @property
+    def has_rounds(self) -> bool:
+        """Whether at least one round was shown."""
+        return self._rounds_seen > 0
 
     def expect(self, rounds: int) -> None:
         """Set the number of rounds."""
@@ -203,7 +212,7 @@ class Watcher:
         self._end_stage()
         for record in records[-1:]:
             self._line(record).show(self._bar)
-        self._display.print_line(f"{self._label}: already finished after {len(records)} rounds")
+        self._display.print_line(f"{self._label}: already finished after {counted(len(records), 'round')}")
         self._bar.end("already finished")
         self._screen.changed()
 
@@ -225,7 +234,7 @@ class Watcher:
         """Show that the run has ended, and the limit that ended it before its last round."""
         self._end_stage()
         if limit is not None:
-            self._display.print_line(f"{self._label}: ended after {self._bar.done} rounds by {limit}")
+            self._display.print_line(f"{self._label}: ended after {counted(self._bar.done, 'round')} by {limit}")
         self._bar.end("" if limit is None else f"ended by {limit.partition(' = ')[0]}")
         self._screen.changed()
 

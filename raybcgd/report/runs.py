@@ -254,6 +254,8 @@ def has_rounds(folder: Path) -> bool:
 def _without_rounds(folder: Path) -> str:
     if in_use(folder):
         return f"{folder} has no rounds yet; wait for the first one"
+    if (reason := RunFolder(folder).divergence) is not None:
+        return f"{folder} has no rounds: {reason}; leave it out, or start it with other settings"
     return f"{folder} {STOPPED_EARLY}; leave it out, or start it again"
 
 

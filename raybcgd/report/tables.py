@@ -14,6 +14,7 @@ from raybcgd.data.settings import SOURCES
 from raybcgd.model.settings import MODELS
 from raybcgd.record.rounds import RoundRecord
 from raybcgd.record.summary import Standing
+from raybcgd.report.bars import counted
 from raybcgd.report.style import percentage, shown_d
 
 
@@ -180,9 +181,9 @@ def last_tenth_text(line: Standing) -> str:
     return f"{100 * accuracy:.1f} ± {100 * deviation:.1f} %"
 
 
-def run_table(summary: Mapping[str, Any], folder: Path) -> Table:
+def run_table(label: str, summary: Mapping[str, Any], folder: Path) -> Table:
     """Return a run's summary as a table for the terminal."""
-    table = Table(title=f"{summary['algorithm']}: {summary['rounds']} rounds", show_header=False, title_justify="left")
+    table = Table(title=f"{label}: {counted(summary['rounds'], 'round')}", show_header=False, title_justify="left")
     rows = {
         **_quality(summary),
         **({"ended by": summary["ended_by"]} if summary.get("ended_by") else {}),

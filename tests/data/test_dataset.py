@@ -9,6 +9,7 @@ import torch
 from pydantic import ValidationError
 
 from raybcgd.data.dataset import Dataset, channel_statistics
+from raybcgd.data.from_python import as_dataset
 from raybcgd.data.settings import DataConfig
 from raybcgd.data.sources import load
 from raybcgd.errors import ConfigError
@@ -74,6 +75,23 @@ def test_custom_bytes_are_normalised() -> None:
     )
     assert grey.train.inputs.shape == (12, 1, 4, 4)
     assert (grey.mean, grey.std) == ((0.5,), (0.2,))
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor])
+@pytest.mark.parametrize(("shape", "last"), [((8, 8, 3), True), ((28, 28, 1), True), ((12, 3, 3), False)])
+def test_images_with_their_channels_last_are_refused(kind: Any, shape: tuple[int, ...], last: bool) -> None:
+    images, labels = kind(np.zeros((12, *shape), dtype=np.uint8)), np.arange(12) % 3
+    if not last:
+        assert as_dataset((images, labels, images, labels)).train.inputs.shape[1:] == shape
+        return
+    with pytest.raises(ConfigError) as error:
+        as_dataset((images, labels, images, labels))
+    call = "transpose" if kind is np.asarray else "permute"
+    assert str(error.value) == (
+        f"data.train inputs have shape {(12, *shape)}, with the channels last; make it (n, channels, height, width), "
+        f"for example with `inputs.{call}(0, 3, 1, 2)`"
+    )
+    as_dataset((images.swapaxes(1, 3), labels, images.swapaxes(1, 3), labels))
 
 
 def test_a_constant_channel_does_not_divide_by_zero() -> None:

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from raybcgd.compare import compare
-from raybcgd.errors import RunError
+from raybcgd.errors import ConfigError, RunError
 from raybcgd.experiment import run
 from raybcgd.record.rounds import Blocks, Hosts, Quality, RoundRecord, Timing, Traffic
 from raybcgd.report.bars import RunBar, duration
@@ -125,6 +125,25 @@ def test_a_run_that_fails_or_is_interrupted_is_not_shown_as_running(error: BaseE
     assert bar.rstrip().endswith(f"{how} after round 2")
     assert " left" not in bar
     assert line == f"FedX: {how} after round 2"
+
+
+def test_a_run_that_is_refused_is_not_shown_as_failed() -> None:
+    def refused(console: Console) -> None:
+        with Display(console).run("FedX", 30) as watcher:
+            watcher.announce("preparing the data and the model")
+            raise ConfigError("x")
+
+    for terminal in (True, False):
+        console = Console(file=io.StringIO(), force_terminal=terminal, width=100, color_system=None)
+        with pytest.raises(ConfigError):
+            refused(console)
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+        assert "failed" not in text
+        if terminal:
+            last = re.split(r"\x1b\[2K", text)[-1]
+            assert "FedX" not in last, "the bar is removed"
+        else:
+            assert text == "FedX: preparing the data and the model …\n"
 
 
 def test_the_time_left_leaves_out_the_first_round_and_includes_the_runs_to_come() -> None:

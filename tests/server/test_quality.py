@@ -108,7 +108,7 @@ def test_an_early_end_is_explained_and_saved_so_that_the_run_can_continue(
         assert summary["ended_by"].startswith(f"budget.{name} = {limit}")
         assert (tmp_path / name / "checkpoints" / f"round-{summary['rounds']:06d}").exists()
         console = Console(file=io.StringIO(), width=80)
-        console.print(run_table(summary, tmp_path))
+        console.print(run_table("FedBCGD+", summary, tmp_path))
         assert f"budget.{name} = {limit}" in console.file.getvalue()  # type: ignore[attr-defined]
 
 

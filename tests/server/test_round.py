@@ -91,8 +91,36 @@ def test_stragglers_are_dropped_at_the_deadline(out: Path, monkeypatch: pytest.M
 
     change_shard(monkeypatch, cohort[3], late)
     (record,) = run(config, out=out).records
-    # In one process, clients train one after another: the late client finishes, and those after it do not start.
-    assert [(d.client, d.reason) for d in record.dropped] == [(client, "deadline") for client in cohort[4:]]
+    # In one process, clients train one after another: those after the late client do not start.
+    assert [(d.client, d.reason) for d in record.dropped] == [(client, "deadline") for client in cohort[3:]]
+
+
+@pytest.mark.parametrize("aggregation", ["hosts", "coordinator"])
+@pytest.mark.parametrize("stack", [0, 4])
+def test_the_first_client_of_a_round_can_be_late_too(
+    out: Path, monkeypatch: pytest.MonkeyPatch, stack: int, aggregation: str
+) -> None:
+    tables: dict[str, Any] = {"local": {"stack": stack}, "hosts": {"aggregation": aggregation}}
+    config = small(rounds=1, cohort={"deadline_seconds": 0.5}, **tables)
+    first = first_cohort(config)[0][0]
+
+    def late(shard: Shard) -> Shard:
+        time.sleep(1.0)
+        return shard
+
+    change_shard(monkeypatch, first, late)
+    with pytest.raises(RunError, match=r"^all 6 clients of round 1 missed cohort\.deadline_seconds = 0\.5; raise it$"):
+        run(config, out=out)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
+def test_a_deadline_that_all_clients_meet_changes_no_bit(tmp_path: Path, algorithm: str) -> None:
+    tables: dict[str, Any] = {"algorithm": {"name": algorithm, "lr": 0.05}, "local": {"stack": 0}}
+    free, limited = (
+        run(small(**tables, cohort={"deadline_seconds": seconds}), out=tmp_path / str(seconds), progress=False)
+        for seconds in (None, 600.0)
+    )
+    assert free.summary["sha256"] == limited.summary["sha256"]
 
 
 @pytest.mark.parametrize("stack", [0, 4])

@@ -152,7 +152,7 @@ RUNS = {
     ),
     "compare into a run": Case(
         ("compare", "{config}", "--out", "{run}", "--algorithms", "fedavg"),
-        "{tmp}/run is not empty; choose another --out, or add --resume auto to continue its runs",
+        "{tmp}/run holds a run, not a comparison; choose another --out",
     ),
     "blocks of an unknown model": Case(
         ("blocks", "--model", "vgg"), 'model.name = "vgg" is unknown; did you mean vgg19?'
