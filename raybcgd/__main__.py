@@ -4,6 +4,8 @@ import os
 import signal
 import sys
 
+from raybcgd.lazy import garbage_kept
+
 _LONG = ("train", "resume", "compare", "sweep", "paper")
 """The commands that show progress."""
 
@@ -14,7 +16,8 @@ def main() -> None:
     if before is not signal.SIG_IGN:  # shells ignore Ctrl-C for background processes
         signal.signal(signal.SIGINT, _exit)
     erase = _show_start(sys.argv[1:])
-    from raybcgd.cli import main as run
+    with garbage_kept():
+        from raybcgd.cli import main as run
 
     sys.stdout.write(erase)
     sys.stdout.flush()

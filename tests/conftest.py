@@ -1,5 +1,6 @@
 """Small experiments that the tests share."""
 
+import gc
 import os
 import socket
 from pathlib import Path
@@ -14,6 +15,17 @@ from raybcgd.config import Config, make_config
 os.environ.pop("COLUMNS", None)
 # By default, Ray's workers have a low priority, and starve on a busy machine.
 os.environ.update({"RAY_worker_niceness": "0"})
+
+
+def pytest_collection() -> None:
+    """Pause garbage collection while the tests and torch are imported."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what was imported from garbage collection, which would otherwise go through it in every test."""
+    gc.freeze()
+    gc.enable()
 
 
 ONE_BY_ONE = {"stack": 0}

@@ -169,7 +169,7 @@ def test_a_config_names_all_six_and_the_run_can_be_resumed(folder: Path, engine:
     assert json.loads((folder / "run" / "rounds.jsonl").read_text())["lr"] == 0.05
     partition = json.loads((folder / "run" / "partition.json").read_text())
     assert partition["dataset"] == "low digits"
-    command(folder, "resume", "run", "--set", "rounds=2", "--trust")
+    command(folder, "resume", "run", "--set", "rounds=2", "--set", "engine=local", "--trust")
     assert summary(folder / "run")["sha256"] == expected
 
 

@@ -39,7 +39,7 @@ def cluster(address: str | None, announce: Announcer = ignore) -> Iterator[None]
         _check_token(address)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray prints a warning if this is not set
     # Ray starts workers in advance. They import these modules while the driver prepares the run.
-    os.environ.setdefault("RAY_preload_python_modules", "torch,raybcgd.engine.ray.coordinator")
+    os.environ.setdefault("RAY_preload_python_modules", "raybcgd.engine.ray.coordinator")
     os.environ[IMPORT_PATH] = os.pathsep.join([*_script_folders(), *searched])
     logging.getLogger("ray").setLevel(logging.ERROR)
     if address == "local":
