@@ -163,7 +163,8 @@ class HostGroup:
         # Ray does not report whether a host is waiting for room that another run uses, or starting its process.
         waits = room < up + pending or time.monotonic() - self._last_change > _START_SECONDS
         node = f", waiting for a node with room for {self._needs.describe()}" if waits else ""
-        return HostStatus(up, f"{up} of {up + pending} hosts up{node}")
+        hosts = "1 host" if up + pending == 1 else f"{up + pending} hosts"
+        return HostStatus(up, f"{up} of {hosts} up{node}")
 
     def up(self) -> list[int]:
         """Return the hosts that are up."""
