@@ -179,8 +179,9 @@ def _report(
         standings.append(row._replace(seeds=several, failures=failed, pooled=method.pooled))
     write_comparison(folder, standings, target)
     write_atomic(folder / "comparison.md", comparison_markdown(standings, target))
-    subject = conditions(first, next(iter(records.values()))[0][0], dataset, seeds)
     references = [line.label for line in standings if line.pooled]
+    shown = next((label for label in records if label not in references), next(iter(records)))
+    subject = conditions(first, records[shown][0][0], dataset, seeds)
     lost = [line.label for line in standings if not line.rounds]
     accuracy_against_upload(records, target, subject, folder / "comparison.png", references, lost)
     return Comparison(runs, failures, tuple(standings), target, folder)

@@ -24,6 +24,7 @@ from raybcgd.report.style import (
     log_ticks,
     mark_target,
     plain_number,
+    scale_losses,
     shortened,
     whole_numbers,
 )
@@ -47,12 +48,11 @@ def accuracy(new: NewFigure, methods: Sequence[Method], target: float | None) ->
 
 def loss(new: NewFigure, methods: Sequence[Method]) -> Any | None:
     """Plot loss against rounds, uploaded floats and uploaded bytes."""
-    losses = [record.quality.loss for method in methods for run in method.runs for record in run.evaluated]
-    if all(value is None for value in losses):
+    losses = [[record.quality.loss for record in run.evaluated] for method in methods for run in method.runs]
+    if all(value is None for run in losses for value in run):
         return None
     figure = _against_all(new, methods, lambda run: [r.quality.loss for r in run.evaluated], "loss")
-    if log_scale(figure.axes[0].yaxis, losses):  # the others share its y axis
-        figure.axes[0].set_ylabel("loss (log scale)")
+    scale_losses(figure.axes[0], losses)  # the others share its y axis
     return figure
 
 

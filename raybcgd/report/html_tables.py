@@ -104,7 +104,7 @@ def _quality(line: Standing, ended: bool) -> dict[str, _Cell]:
 
 
 def _to_target(line: Standing, target: float) -> dict[str, _Cell]:
-    """Return the cells of rounds and uploads until the target is first reached."""
+    """Return the cells of rounds and uploads until the target is first reached. One that falls back is never best."""
     goal, star, missing = percentage(target), "*" if falls_back(line, target) else "", not_reached(line)
     floats, size, d = line.upload_floats_to_target, line.upload_bytes_to_target, line.upload_d_to_target
     uploads = {
@@ -115,7 +115,8 @@ def _to_target(line: Standing, target: float) -> dict[str, _Cell]:
     if line.pooled:
         uploads = dict.fromkeys(uploads, _Cell("-"))
     rounds = _Cell(shown_rounds(line) + star, _less(line, line.rounds_to_target))
-    return {f"{name} to {goal}": cell for name, cell in {"rounds": rounds, **uploads}.items()}
+    cells = {"rounds": rounds, **uploads}
+    return {f"{name} to {goal}": cell._replace(score=None) if star else cell for name, cell in cells.items()}
 
 
 def _reduction(line: Standing, reference: Standing, target: float) -> _Cell:
@@ -124,7 +125,7 @@ def _reduction(line: Standing, reference: Standing, target: float) -> _Cell:
     if line.pooled or cost is None or other is None:
         return _Cell("-")
     star = "*" if falls_back(line, target) else ""
-    return _Cell(f"{other / cost:.2f}×{star}", other / cost)  # noqa: RUF001
+    return _Cell(f"{other / cost:.2f}×{star}", None if star else other / cost)  # noqa: RUF001
 
 
 def _unbroken(text: str) -> str:

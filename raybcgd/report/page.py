@@ -229,7 +229,8 @@ def _time_left(run: Run) -> str:
 
 
 def _conditions(runs: Sequence[Run]) -> str:
-    first, different = runs[0], not comparable(runs)
+    different = not comparable(runs)
+    first = runs[0] if different else next((run for run in runs if not run.pooled), runs[0])
     seeds = list(dict.fromkeys(run.config.seed for run in runs[: 1 if different else None]))
     text = conditions(first.config, first.records[0], first.partition.dataset if first.partition else None, seeds)
     if different:

@@ -18,6 +18,7 @@ from raybcgd.report.style import (
     mark_target,
     percentage,
     reference_of,
+    scale_losses,
     shortened,
     shown_d,
 )
@@ -73,8 +74,7 @@ def upload_figure(
     scale = " (log scale)" if log_scale(axes.xaxis, uploads, most=9) else ""
     axes.set_xlabel(f"mean upload per client so far, in units of the model size d{scale}")
     if regression:
-        losses = [loss for runs in methods.values() for run in runs for loss in losses_of(run)]
-        axes.set_ylabel("loss (log scale)" if log_scale(axes.yaxis, losses) else "loss")
+        scale_losses(axes, [losses_of(run) for runs in methods.values() for run in runs])
     else:
         axes.set_ylabel("accuracy, %")
         mark_target([axes], target)

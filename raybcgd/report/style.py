@@ -24,6 +24,8 @@ _COLOURS = [
     *("#882255", "#999933", "#44AA99", "#332288", "#661100", "#AA4499", "#DDCC77"),
 ]
 _DASHES = ["-", "--", "-.", ":"]
+_DIVERGED = 10.0
+"""Figures show losses up to this factor times the largest first loss."""
 _DASH_OF = [0, 1, 2, 3, 0, 1, 2, 3, 3, 0, 1, 0, 2, 2]
 """Index into `_DASHES` for each colour. Colours that look similar, also to colour-blind readers, differ in dashes."""
 _FIXED = ("FedAvg", "FedAvgM", "FedBCGD", "FedBCGD+", "SCAFFOLD", "FedProx", "FedAdam", "FedDC", "FedPVR")
@@ -165,6 +167,19 @@ def log_scale(axis: Any, values: Iterable[float | None], most: int = 7) -> bool:
     axis.set_major_locator(FixedLocator(log_ticks(low, high, most)))
     axis.set_minor_locator(NullLocator())
     return True
+
+
+def scale_losses(axes: Any, runs: Sequence[Sequence[float | None]]) -> None:
+    """Scale the y axis to the losses of some runs. One that diverges leaves the figure at the top."""
+    losses = [[value for value in run if value is not None and math.isfinite(value)] for run in runs]
+    top = _DIVERGED * max((run[0] for run in losses if run), default=math.inf)
+    shown = [value for run in losses for value in run if value <= top]
+    cut = len(shown) < sum(map(len, losses))
+    logarithmic = log_scale(axes.yaxis, shown)
+    notes = [*(["log scale"] if logarithmic else []), *([f"cut at {top:.2g}"] if cut else [])]
+    axes.set_ylabel(f"loss ({', '.join(notes)})" if notes else "loss")
+    if cut:
+        axes.set_ylim(0.8 * min(shown) if logarithmic else None, top)
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:

@@ -29,7 +29,7 @@ def conditions(
     return (
         f"{MODELS.name_of(config.model.name)} on {dataset or SOURCES.name_of(data.source)}, {split.clients} clients, "
         f"{f'{data.phases.count} data phases' if data.phases else split.label}, "
-        f"{len(first.participants) + len(first.dropped)} clients per round, {seed}"
+        f"{counted(len(first.participants) + len(first.dropped), 'client')} per round, {seed}"
     )
 
 

@@ -1,6 +1,7 @@
 """`raybcgd report`: a self-contained page of runs."""
 
 import json
+import math
 import re
 import shutil
 from dataclasses import replace
@@ -14,11 +15,11 @@ from raybcgd.compare.comparison import compare
 from raybcgd.config import Config
 from raybcgd.errors import ConfigError
 from raybcgd.record.rounds import Dropped, RoundLog, Timing
-from raybcgd.record.summary import typical_seconds
-from raybcgd.report.html_tables import failure_table, summary_table
+from raybcgd.record.summary import failed_standing, typical_seconds
+from raybcgd.report.html_tables import _to_target, failure_table, summary_table
 from raybcgd.report.page import draw, write_report
 from raybcgd.report.runs import methods_of, read_runs
-from raybcgd.report.style import drawing
+from raybcgd.report.style import drawing, scale_losses
 from raybcgd.report.tables import conditions
 from tests.conftest import small
 from tests.report.conftest import FIGURES, report
@@ -219,6 +220,37 @@ def test_centralised_training_is_never_the_best_and_saves_nothing(folder: Path) 
     assert "best" not in row
     assert "×" not in row  # noqa: RUF001
     assert "FedBCGD: the data is in one place: there is no federated upload, and no drift." in text
+
+
+def test_the_conditions_are_those_of_a_federated_run(tmp_path: Path) -> None:
+    variants = [{"algorithm": {"name": name}} for name in ("sgd", "fedavg")]
+    result = compare(small(rounds=1, compare={"variants": variants}), out=tmp_path / "both", progress=False)
+    assert report(result.folder).exit_code == 0
+    assert ", 6 clients per round," in (result.folder / "report.html").read_text()
+
+
+def test_a_run_that_diverges_does_not_flatten_the_others() -> None:
+    with drawing() as new:
+        axes = new(4, 3).subplots()
+        scale_losses(axes, [[2.0, 1.5, 1.0], [2.3, 1.9, 1e15, math.inf], [None]])
+        assert axes.get_ylabel() == "loss (cut at 23)"
+        assert axes.get_ylim()[1] == pytest.approx(23)
+        axes = new(4, 3).subplots()
+        scale_losses(axes, [[2.0, 1.0, 0.1], [2.3, 1e15]])
+        assert axes.get_ylabel() == "loss (log scale, cut at 23)"
+        assert axes.get_ylim() == pytest.approx((0.08, 23))
+        axes = new(4, 3).subplots()
+        scale_losses(axes, [[2.0, 1.5]])
+        assert axes.get_ylabel() == "loss"
+
+
+def test_a_method_that_falls_back_below_the_target_is_not_the_best() -> None:
+    line = failed_standing("A", "fedavg", "")._replace(
+        rounds=3, rounds_to_target=1.0, upload_d_to_target=1.0, upload_floats_to_target=1, upload_bytes_to_target=4
+    )
+    stays, falls = line._replace(last_tenth_accuracy=0.9), line._replace(last_tenth_accuracy=0.1)
+    assert all(cell.score is not None for cell in _to_target(stays, 0.5).values())
+    assert all(cell.score is None for cell in _to_target(falls, 0.5).values())
 
 
 def test_centralised_training_has_no_figures_of_clients(folder: Path) -> None:
