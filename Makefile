@@ -28,9 +28,7 @@ demo: $(READY)  ## Compare FedAvg, FedAvgM, FedBCGD and FedBCGD+ on the built-in
 	$(BIN)/raybcgd compare jobs/configs/demo.toml --out $(OUT)
 	@echo 'next: `source .venv/bin/activate`, then `raybcgd new FOLDER`'
 
-test: fast ray  ## Run all tests except the slow ones.
-	$(PYTEST) -m "alone and not slow" $(RAY_TESTS)
-	$(MAKE) --no-print-directory test-device
+test: fast ray test-device  ## Run all tests except the slow ones and those that measure time.
 
 test-all: fast ray  ## Run all tests.
 	$(PYTEST) -m "alone or slow"
