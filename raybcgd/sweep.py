@@ -159,6 +159,10 @@ def parse_grid(texts: Iterable[str]) -> dict[str, list[Any]]:
 def _points(grid: Mapping[str, Iterable[Any]]) -> Iterator[dict[str, Any]]:
     if not grid:
         raise ConfigError("the grid is empty; add values of a setting, such as --grid algorithm.lr=0.01,0.03")
+    for key, values in grid.items():
+        found = list(values)
+        for value in (value for k, value in enumerate(found) if value in found[:k]):
+            raise ConfigError(f"the grid has {key} = {value} twice; remove one of them")
     for values in product(*grid.values()):
         yield dict(zip(grid, values, strict=True))
 

@@ -16,7 +16,7 @@ from raybcgd import Config, ConfigError, Run, run
 from raybcgd.algorithms import FedAvg
 from raybcgd.cli import app
 from raybcgd.compare.comparison import compare
-from raybcgd.compare.variants import one_variant, variant_configs
+from raybcgd.compare.variants import one_variant, replaced_by_variants, variant_configs
 from raybcgd.config import load_config, make_config
 from raybcgd.config.files import assign, tables_of
 from raybcgd.record.rounds import Quality, RoundRecord, Traffic
@@ -249,6 +249,17 @@ def test_a_comparison_of_a_run_is_that_of_its_config(tmp_path: Path) -> None:
     assert {label: one.to_toml() for label, one in variant_configs(written).items()} == wanted
     assert {label: one.to_toml() for label, one in variant_configs(opened).items()} == wanted
     assert written.to_toml() == config.to_toml()
+
+
+def test_a_method_that_is_selected_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r'^--algorithms selects "fedavg" twice; name it once$'):
+        variant_configs(small(), ["fedavg", "FedAvg"], "--algorithms")
+
+
+def test_a_setting_of_the_grid_that_variants_set_is_known() -> None:
+    config = small(compare={"variants": VARIANTS})
+    keys = ("algorithm.lr", "algorithm.momentum", "wire.codec", "data.partition.kind", "seed", "rounds")
+    assert [replaced_by_variants(config, key) for key in keys] == [True, False, True, True, False, True]
 
 
 def test_the_config_of_one_variant_has_no_variants() -> None:

@@ -1,5 +1,6 @@
 """Configs: files, overrides, variants, and one-line errors."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -228,3 +229,20 @@ def test_importing_the_config_imports_neither_torch_nor_ray() -> None:
 def test_numbers_that_are_not_finite_are_refused(tables: dict[str, Any], line: str) -> None:
     with pytest.raises(ConfigError, match=f"^{line}$"):
         make_config(tables)
+
+
+@pytest.mark.parametrize(
+    ("tables", "line"),
+    [
+        ({"seed": "0-3"}, "seed = '0-3': must be a number, or a list of numbers"),
+        ({"compare": {"seeds": ["0-3", "1"]}}, "compare.seeds = '0-3': must be a number, or a list of numbers"),
+        ({"algorithm": {"lr_rounds": "00-3"}}, "algorithm.lr_rounds = '00-3': must be a number, or a list of numbers"),
+    ],
+)
+def test_a_range_is_not_read_as_a_negative_number(tables: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(line)}$"):
+        make_config(tables)
+
+
+def test_texts_may_look_like_ranges() -> None:
+    assert make_config({"data": {"source": "parquet", "root": "0-3"}}).data.root == "0-3"

@@ -1,6 +1,7 @@
 """The six extension points: from a config and from Python, on both engines, after a resume, and with errors."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -290,6 +291,36 @@ class Short(Codec):
 
     def size(self, length: int, dtype: torch.dtype) -> int:
         return length * dtype.itemsize
+
+
+class TooFew(Codec):
+    """Decodes one value too few."""
+
+    def encode(self, values: torch.Tensor, rng: np.random.Generator) -> np.ndarray:
+        return values.numpy().view(np.uint8)
+
+    def decode(self, payload: np.ndarray, length: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.zeros(length - 1, dtype=dtype)
+
+    def size(self, length: int, dtype: torch.dtype) -> int:
+        return length * dtype.itemsize
+
+
+class TooWide(TooFew):
+    """Decodes to another type."""
+
+    def decode(self, payload: np.ndarray, length: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.zeros(length, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedbcgd+"])
+def test_a_codec_that_decodes_something_else_than_declared_stops_the_run(method: str, tmp_path: Path) -> None:
+    for name, found in (("TooFew", "float32"), ("TooWide", "float64")):
+        (tmp_path / name).mkdir()
+        line = train(tmp_path / name, f"wire.codec={__name__}:{name}", f"algorithm.name={method}")
+        shape = r"Tensor of shape \(\d+,\) and torch"
+        said = rf'wire.codec = "{__name__}:{name}": `decode` returned a {shape}.{found}; return a {shape}.float32'
+        assert re.search(said, line), line
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold"])

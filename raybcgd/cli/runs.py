@@ -24,7 +24,7 @@ from raybcgd.cli.shared import (
 )
 from raybcgd.compare.comparison import Comparison
 from raybcgd.compare.comparison import compare as run_comparison
-from raybcgd.compare.variants import check_overrides, one_variant, variant_configs
+from raybcgd.compare.variants import check_overrides, one_variant, replaced_by_variants, variant_configs
 from raybcgd.config import Config, load_config, load_run_config, resume_command, run_tables
 from raybcgd.errors import ConfigError, RunError
 from raybcgd.experiment import check_objects, run
@@ -240,4 +240,9 @@ def sweep(
     print_line(f"best: {result.best.label}; config: {result.folder}/best.toml")
     for line in edge_hints(result.points, result.best):
         print_line(line)
+    if replaced := [key for key in values if replaced_by_variants(experiment, key)]:
+        print_line(
+            f"note: compare.variants sets {' and '.join(replaced)}, so a comparison of {result.folder}/best.toml does "
+            "not use the best value; use --variant to sweep a variant"
+        )
     print_line(f"test data was not used; for the test accuracy, run `raybcgd train {result.folder}/best.toml`")

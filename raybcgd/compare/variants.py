@@ -12,7 +12,7 @@ from raybcgd.algorithms.settings import ALGORITHMS, AlgorithmConfig
 from raybcgd.compare.settings import CompareConfig, Variant
 from raybcgd.config import Config
 from raybcgd.config.explain import short
-from raybcgd.config.files import MISSING, ONE_OF, overridden, value_at, vary
+from raybcgd.config.files import MISSING, ONE_OF, overridden, tables_of, value_at, vary
 from raybcgd.errors import ConfigError
 from raybcgd.storage import slug
 
@@ -40,6 +40,9 @@ def variant_configs(
         variants = tuple(v for method in algorithms for v in _selected(method, variants, base_method, option))
         if not variants:
             raise ConfigError(f"{option} is empty; {example}, or leave it out")
+        for variant in (variant for k, variant in enumerate(variants) if variant in variants[:k]):
+            name = variant.label or ALGORITHMS.name_of(variant.algorithm.get("name", base_method))
+            raise ConfigError(f'{option} selects "{name}" twice; name it once')
     if not variants:
         raise ConfigError(f"compare.variants is empty; add at least one, or name methods with {option}")
     varied = []
@@ -57,6 +60,13 @@ def one_variant(config: Config, variant: str, option: str) -> dict[str, Config]:
     if len(found) > 1:
         raise ConfigError(f"{option} {variant} matches {len(found)} variants; use one of {', '.join(found)}")
     return found
+
+
+def replaced_by_variants(config: Config, key: str) -> bool:
+    """Return whether a variant of the config sets a setting such as "algorithm.lr" itself."""
+    table, _, name = key.removeprefix("data.").rpartition(".")
+    variants = [] if config.compare is None else [tables_of(variant) for variant in config.compare.variants]
+    return any(name in (variant.get(table, {}) if table else variant) for variant in variants)
 
 
 def seeds_of(config: Config) -> tuple[int, ...]:

@@ -69,6 +69,14 @@ def section_of(section: type[Section], name: str) -> type[Section] | None:
     return None
 
 
+def takes_text(section: type[Section], name: str) -> bool:
+    """Return whether a plain setting can be a text. Settings that only a chosen class has count as numbers."""
+    kinds: list[Any] = [section.model_fields[name].annotation] if name in section.model_fields else []
+    for kind in kinds:  # grows while it is read
+        kinds += get_args(kind)
+    return str in kinds or Any in kinds
+
+
 def _either(reasons: Iterable[str]) -> str:
     """Return alternatives as text, with one "must be" at the start: "must be at least 1, or 'full'"."""
     first, *others = reasons

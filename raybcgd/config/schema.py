@@ -1,6 +1,7 @@
 """The config of an experiment as one frozen object. Each table's class is in the `settings.py` of its package."""
 
 import math
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -11,7 +12,7 @@ from raybcgd.algorithms.settings import ALGORITHMS, DEFAULT_ALGORITHM, Algorithm
 from raybcgd.analysis.settings import AnalysisConfig
 from raybcgd.client.settings import LocalConfig
 from raybcgd.compare.settings import CompareConfig
-from raybcgd.config.explain import explain
+from raybcgd.config.explain import explain, section_of, takes_text
 from raybcgd.config.objects import ObjectsConfig
 from raybcgd.data.settings import DataConfig
 from raybcgd.engine.settings import HostsConfig
@@ -36,6 +37,22 @@ def _non_finite(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
     elif isinstance(value, (list, tuple)):
         for number, item in enumerate(value):
             yield from _non_finite(item, f"{path}[{number}]")
+
+
+_MISREAD = re.compile(r"0+-\d+")
+"""What pydantic reads as a negative integer, although it looks like a range."""
+
+
+def _ranges(values: dict[Any, Any], section: type[Section], path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield texts such as "0-3" that are values of numbers in nested tables, with their paths."""
+    for key, value in values.items():
+        where = f"{path}.{key}" if path else str(key)
+        if isinstance(value, dict):
+            inner = section_of(section, str(key))
+            yield from () if inner is None else _ranges(value, inner, where)
+        elif not takes_text(section, str(key)):
+            items = value if isinstance(value, (list, tuple)) else [value]
+            yield from ((where, item) for item in items if isinstance(item, str) and _MISREAD.fullmatch(item.strip()))
 
 
 class Config(Section):
@@ -80,9 +97,11 @@ class Config(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _finite(cls, values: Any) -> Any:
-        # TOML has nan and inf, but no setting takes them. Tables of options have no schema that refuses them.
+    def _numbers(cls, values: Any) -> Any:
         if isinstance(values, dict):
+            for key, text in _ranges(values, cls):
+                raise ConfigError(f"{key} = {text!r}: must be a number, or a list of numbers")
+            # TOML has nan and inf, but no setting takes them. Tables of options have no schema that refuses them.
             for key, value in _non_finite(values):
                 raise ConfigError(f"{key} = {value}: must be a finite number")
         return values

@@ -107,8 +107,16 @@ class Wire:
 
     def decode(self, payload: np.ndarray, block: int | None) -> Any:
         """Return the upload as the server sees it, with only the uploaded coordinates."""
-        parts = self._parts(payload, block)
-        return self._type(*(part.codec.decode(payload[part.bytes], part.length, self.dtype) for part in parts))
+        return self._type(*(self._decoded(part, payload) for part in self._parts(payload, block)))
+
+    def _decoded(self, part: "_Part", payload: np.ndarray) -> Tensor:
+        values = part.codec.decode(payload[part.bytes], part.length, self.dtype)
+        if not isinstance(values, Tensor) or values.shape != (part.length,) or values.dtype != self.dtype:
+            shape = f" of shape {tuple(values.shape)} and {values.dtype}" if isinstance(values, Tensor) else ""
+            found = f"`decode` returned a {type(values).__name__}{shape}"
+            wanted = f"a Tensor of shape ({part.length},) and {self.dtype}"
+            raise ContractError(f'wire.codec = "{part.codec.codec}": {found}; return {wanted}')
+        return values
 
     def _parts(self, payload: np.ndarray, block: int | None) -> list[_Part]:
         """Return where each field is in the payload. Computed once per block, because a round decodes many uploads."""

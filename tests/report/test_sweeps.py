@@ -146,6 +146,13 @@ def test_the_bar_counts_the_rounds_that_ran_and_stops_at_the_end(tmp_path: Path)
     assert "stage" not in bar.texts, "a stage shows a spinner"
 
 
+def test_a_value_that_is_twice_in_the_grid_is_refused(tmp_path: Path) -> None:
+    from raybcgd.sweep import sweep
+
+    with pytest.raises(ConfigError, match=r"^the grid has algorithm\.lr = 0\.1 twice; remove one of them$"):
+        sweep(small(), {"algorithm.lr": [0.1, 0.2, 0.1]}, out=tmp_path / "sweep", progress=False)
+
+
 @pytest.mark.parametrize("key", ["data.validation_share", "data.evaluate_on"])
 def test_points_on_different_samples_are_refused(key: str, tmp_path: Path) -> None:
     from raybcgd.sweep import sweep
