@@ -31,7 +31,7 @@ from raybcgd.report.progress import Display, as_display
 from raybcgd.report.trackers import tracking
 from raybcgd.results import RunResult, finished_run, save_models
 from raybcgd.server.budget import ended_by, expected_rounds
-from raybcgd.server.loop import FREE, check_rounds
+from raybcgd.server.loop import FREE, check_rounds, elsewhere
 from raybcgd.storage import RunFolder, check_holds, make_address, new_folder, write_atomic
 
 Observer = Callable[[RoundRecord], None]
@@ -201,6 +201,8 @@ def _open_folder(config: Config, algorithm: str, out: str | Path | None, resume:
         raise ConfigError(f"{path} holds no run to resume; start one with `raybcgd train`")
     if resume and folder.config.exists() and config.objects is None:
         check_objects(folder)
+    if resume and folder.config.exists():
+        _check_experiment(folder, config)
     if not resume and (folder.config.exists() or folder.rounds.exists()):
         try:
             how = resume_command(run_tables(folder), folder)
@@ -218,6 +220,19 @@ def _open_folder(config: Config, algorithm: str, out: str | Path | None, resume:
         reason = getattr(cause, "strerror", None) or error
         raise ConfigError(f"cannot write to {path} ({reason}); choose another --out") from None
     return folder
+
+
+def _check_experiment(folder: RunFolder, config: Config) -> None:
+    """Refuse to resume a run that has rounds if its settings have changed, wherever its checkpoints are."""
+    if not (folder.summary.exists() or RoundLog(folder.rounds).content()):
+        return
+    if differences := changed_settings(folder, config):
+        same = run_tables(folder).get("checkpoint", {}).get("address") == config.checkpoint.address
+        place = elsewhere(config, folder) if same else "in another folder"
+        raise ConfigError(
+            f"the run in {folder.path} belongs to another experiment: {'; '.join(differences[:5])}; restore these "
+            f"settings, or start a new run {place}"
+        )
 
 
 def check_objects(folder: RunFolder) -> None:

@@ -239,6 +239,7 @@ def test_an_interrupted_comparison_continues(
         (["--seeds", "3,5"], ["--seeds", "3"], "FedAvg, FedBCGD with seeds 3, 5"),
         (["--seeds", "3,5"], ["--seeds", "5,7"], "FedAvg, FedBCGD with seeds 3, 5"),
         (["--seeds", "3,5"], ["--seeds", "3,5", "--algorithms", "fedavg"], "FedAvg, FedBCGD with seeds 3, 5"),
+        ([], ["--algorithms", "fedavg"], "FedAvg, FedBCGD with one seed"),
         ([], ["--seeds", "0,1"], "FedAvg, FedBCGD with one seed"),
     ],
 )
@@ -253,10 +254,13 @@ def test_a_comparison_is_not_replaced_by_a_part_of_it(
     before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
     result = CliRunner().invoke(app, [*command, "--resume", "auto", *second])
     assert result.exit_code == 2, result.output
-    assert result.stderr.splitlines()[-1] == (
-        f"error: {out} has a comparison of {has}, which this one would replace; include the same methods and seeds, or "
-        "choose another --out"
+    more_seeds = "one seed" in has and "--seeds" in second
+    problem = (
+        "which cannot be extended to several seeds; choose another --out"
+        if more_seeds
+        else "which this one would replace; include the same methods and seeds, or choose another --out"
     )
+    assert result.stderr.splitlines()[-1] == f"error: {out} has a comparison of {has}, {problem}"
     assert {file: file.read_bytes() for file in out.rglob("*") if file.is_file()} == before
 
 

@@ -48,3 +48,52 @@ def test_a_folder_of_another_kind_is_refused(
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-1] == f"error: {out} holds {found}; choose another --out"
     assert sorted(path.name for path in out.iterdir()) == sorted(files)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_folder_with_rounds_of_another_experiment_is_refused_whatever_the_address(
+    finished: bool, elsewhere: bool, out: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "small.toml"
+    config.write_text(small(rounds=2, checkpoint={"every": 1}).to_toml())
+    command = ["train", str(config), "--out", str(out)]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    if not finished:
+        (out / "summary.json").unlink()
+        (out / "final.safetensors").unlink()
+    before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    address = ["--set", f"checkpoint.address={tmp_path / 'address'}"] if elsewhere else []
+    settings = ["--set", "algorithm.lr=0.3", "--set", "rounds=3", *address]
+    result = CliRunner().invoke(app, [*command, "--resume", "auto", *settings])
+    assert result.exit_code == 2, result.output
+    assert result.stderr.splitlines()[-1] == (
+        f"error: the run in {out} belongs to another experiment: algorithm.lr = 0.05 in {out.name}, 0.3 now; restore "
+        "these settings, or start a new run in another folder"
+    )
+    assert {file: file.read_bytes() for file in out.rglob("*") if file.is_file()} == before
+    assert not (tmp_path / "address").exists()
+    new = CliRunner().invoke(app, ["train", str(config), "--out", f"{out}-new", "--resume", "auto", *settings])
+    assert new.exit_code == 0, new.output
+    free = CliRunner().invoke(app, [*command, "--resume", "auto", "--set", "rounds=3", "--set", "evaluation.every=2"])
+    assert free.exit_code == 0, free.output
+    assert [record.round for record in RoundLog(out / "rounds.jsonl")] == [0, 1, 2]
+
+
+def test_the_advice_about_the_address_is_given_where_it_works(out: Path, tmp_path: Path) -> None:
+    config, address = tmp_path / "small.toml", tmp_path / "address"
+    config.write_text(small(rounds=2, checkpoint={"address": str(address), "every": 1}).to_toml())
+    assert CliRunner().invoke(app, ["train", str(config), "--out", str(out)]).exit_code == 0
+    again = ["train", str(config), "--resume", "auto", "--set", "algorithm.lr=0.3", "--out"]
+    result = CliRunner().invoke(app, [*again, str(out)])
+    assert result.exit_code == 2, result.output
+    advice = "restore these settings, or start a new run"
+    assert result.stderr.endswith(f"{advice} in another folder and at another checkpoint.address\n")
+    result = CliRunner().invoke(app, [*again, f"{out}-new"])
+    assert result.exit_code == 2, result.output
+    assert result.stderr.splitlines()[-1] == (
+        f"error: the checkpoint under {address}/checkpoints belongs to another experiment: algorithm.lr = 0.05 in the "
+        f"checkpoint, 0.3 now; {advice} at another checkpoint.address"
+    )
+    new = CliRunner().invoke(app, [*again, f"{out}-new", "--set", f"checkpoint.address={tmp_path / 'other'}"])
+    assert new.exit_code == 0, new.output

@@ -82,7 +82,7 @@ def compare(
     seeds = seeds_of(config)
     if resume and folder.is_dir():
         check_holds(folder, "comparison")
-        _check_kept(folder, [name for label in configs for name in run_labels(label, seeds)])
+        _check_kept(folder, [name for label in configs for name in run_labels(label, seeds)], several=len(seeds) > 1)
     else:
         make_folder(folder, "comparison")
     diverged = _diverged_before(folder)
@@ -117,7 +117,7 @@ def start_engine(config: Config, display: Display, stack: ExitStack) -> None:
         stack.enter_context(engine_named(config.engine).running(config.hosts.address, ignore))
 
 
-def _check_kept(folder: Path, names: Sequence[str]) -> None:
+def _check_kept(folder: Path, names: Sequence[str], several: bool) -> None:
     """Refuse to replace the table and the plot of a comparison with ones that lack some of its finished runs."""
     found = read_comparison(folder)
     done = [] if found is None else [n for n in found.methods if RunFolder(folder / slug(n)).summary.exists()]
@@ -126,10 +126,11 @@ def _check_kept(folder: Path, names: Sequence[str]) -> None:
     methods = ", ".join(dict.fromkeys(found.methods.values()))
     seeds = dict.fromkeys(seed for row in found.runs for seed in row.get("seeds") or ())
     used = f"seeds {', '.join(map(str, seeds))}" if seeds else "one seed"
-    raise ConfigError(
-        f"{folder} has a comparison of {methods} with {used}, which this one would replace; include the same methods "
-        "and seeds, or choose another --out"
-    )
+    if several and not seeds:  # the folders of its runs are named without a seed
+        problem = "which cannot be extended to several seeds; choose another --out"
+    else:
+        problem = "which this one would replace; include the same methods and seeds, or choose another --out"
+    raise ConfigError(f"{folder} has a comparison of {methods} with {used}, {problem}")
 
 
 def _diverged_before(folder: Path) -> set[str]:

@@ -234,13 +234,21 @@ def _array(values: Array | torch.Tensor) -> Array:
     return np.ascontiguousarray(values, dtype=np.asarray(values).dtype.newbyteorder("="))
 
 
+def _one_hot(targets: Array) -> bool:
+    return targets.ndim == 2 and bool(np.isin(targets, (0, 1)).all() and (targets.sum(axis=1) == 1).all())
+
+
 def _problem(split: Split, classes: int) -> str:
     """Return what is wrong with a split and how to fix it, or an empty string."""
     inputs, targets = split.inputs, split.targets
     if targets.ndim != 1 or len(inputs) != len(targets):
+        found = f"{len(inputs)} inputs but targets of shape {targets.shape}"
+        if targets.dtype.kind == "f" and not _one_hot(targets):
+            example = ", for example with `targets[:, 0]`" if targets.ndim == 2 else ""
+            return f"{found}; give one value per sample (a regression has one output){example}"
         fix = "squeeze(1)" if targets.shape[1:] == (1,) else "argmax(1)"  # a column, or one-hot rows
         example = f", for example with `targets.{fix}`" if targets.ndim == 2 else ""
-        return f"{len(inputs)} inputs but targets of shape {targets.shape}; give one label per sample{example}"
+        return f"{found}; give one label per sample{example}"
     if len(targets) == 0:
         return "it is empty; add at least one sample"
     if inputs.dtype not in (np.uint8, np.int64, np.float16, np.float32, np.float64):

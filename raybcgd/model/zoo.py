@@ -93,6 +93,13 @@ def _custom_model(config: ModelConfig, input_shape: tuple[int, ...], classes: in
     # A callable that takes neither shape nor classes has no arguments other than options.
     if len([name for name in required if name not in config.options]) >= 2 or "input_shape" in parameters:
         given = (input_shape, outputs_of(config, classes))
+    try:
+        signature.bind_partial(*given)
+    except TypeError as error:
+        raise ConfigError(
+            f'model.name = "{name}" cannot be called as f(input_shape, classes, **options) ({error}); accept '
+            "input_shape and classes as its first two arguments"
+        ) from error
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         _check_options(config, accepted=list(parameters)[len(given) :])
     try:

@@ -105,7 +105,9 @@ class Checkpoints:
         identity: Mapping[str, Any],
         layout: StateLayout,
         expected: Expected | None = None,
+        elsewhere: str = "in another folder",
     ) -> None:
+        """`elsewhere` is where errors advise to start a new run."""
         self._filesystem, root = open_address(address)
         self._root = f"{root}/checkpoints"
         self._states = SegmentFolder(f"{address}/states", layout)
@@ -113,6 +115,7 @@ class Checkpoints:
         self._keep = keep
         self._identity = json.loads(json.dumps(identity))
         self._expected = expected
+        self._elsewhere = elsewhere
         self._retained: dict[int, set[str]] = {}
         self._prune_at = 0
         self._footers: dict[str, Footer] = {}
@@ -227,7 +230,7 @@ class Checkpoints:
         if content.get("version") != FORMAT_VERSION:
             raise ConfigError(
                 f"{folder} was written by another version of raybcgd; resume it with that version, or start a "
-                "new run in another folder or at another checkpoint.address"
+                f"new run {self._elsewhere}"
             )
         manifest = _manifest(content)
         if differences := difference(manifest.identity, self._identity):
@@ -236,7 +239,7 @@ class Checkpoints:
             differences = named or ["the training data or its partition has changed"]
             raise ConfigError(
                 f"the checkpoint under {self._root} belongs to another experiment: {'; '.join(differences[:5])}; "
-                "restore these settings, or start a new run in another folder or at another checkpoint.address"
+                f"restore these settings, or start a new run {self._elsewhere}"
             )
         files = {name: self._bytes(f"{folder}/{name}") for name in manifest.sha256}
         for name, data in files.items():

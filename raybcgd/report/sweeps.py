@@ -53,6 +53,10 @@ def short_names(keys: Iterable[str]) -> dict[str, str]:
     return names
 
 
+_EXTRA = {"final_accuracy": "final", "last_tenth_loss": "last tenth loss", "best_loss": "best loss"}
+"""Headings of the metrics that the table of a classification has only if they rank."""
+
+
 def ranked(points: Sequence[Point], metric: Ranking) -> list[Point]:
     """Return the points that have a result, the best first."""
     sign = 1 if metric == "upload_d_to_target" or metric.endswith("loss") else -1
@@ -65,26 +69,29 @@ def points_table(points: Sequence[Point], metric: Ranking, validation_share: flo
     order = ranked(points, metric)
     names = short_names(points[0].settings)
     held_out = f"on the {percentage(validation_share)} of the training samples held out for validation"
-    table = Table(title=f"{len(points)} runs, ranked by {metric} {held_out}", title_justify="left")
+    runs = "1 run" if len(points) == 1 else f"{len(points)} runs"
+    table = Table(title=f"{runs}, ranked by {metric} {held_out}", title_justify="left")
     regression = order[0].results["best_accuracy"] is None
     target = [] if regression else [f"d to {percentage(order[0].results['target'])}"]
-    final = ["final"] if metric == "final_accuracy" else []
-    for heading in ("rank", *names.values(), "last tenth", "best", *final, *target):
+    # The metric that ranks, if it is not in the table anyway.
+    extra = {} if regression or metric not in _EXTRA else {metric: _EXTRA[metric]}
+    for heading in ("rank", *names.values(), "last tenth", "best", *extra.values(), *target):
         table.add_column(heading, justify="right", overflow="fold")
     for point in [*order, *(point for point in points if point not in order)]:
         rank = str(order.index(point) + 1) if point in order else "-"
-        results = ["failed"] if point.error is not None else _results(point.results, regression, final)
+        results = ["failed"] if point.error is not None else _results(point.results, regression, extra)
         cells = [rank, *(str(value) for value in point.settings.values()), *results]
         table.add_row(*cells, style="bold" if point is order[0] else None)
     return table
 
 
-def _results(found: Mapping[str, Any], regression: bool, final: Iterable[str]) -> list[str]:
+def _results(found: Mapping[str, Any], regression: bool, extra: Iterable[str]) -> list[str]:
     if regression:
         return [shown_loss(found[name]) for name in ("last_tenth_loss", "best_loss")]
-    accuracies = ("last_tenth_accuracy", "best_accuracy", *(f"{name}_accuracy" for name in final))
+    names = ("last_tenth_accuracy", "best_accuracy", *extra)
+    shown = [shown_loss(found[name]) if name.endswith("loss") else percent(found[name]) for name in names]
     upload = found["upload_d_to_target"]
-    return [*(percent(found[name]) for name in accuracies), "never" if upload is None else shown_d(upload)]
+    return [*shown, "never" if upload is None else shown_d(upload)]
 
 
 def edge_hints(points: Sequence[Point], best: Point) -> list[str]:

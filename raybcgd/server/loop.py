@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from raybcgd.config.schema import Config
 from raybcgd.errors import ConfigError, RunError
 from raybcgd.messages import Score
 from raybcgd.plan.history import History
@@ -84,12 +85,23 @@ def restored_state(fresh: RunState, position: Position) -> RunState:
     )
 
 
+def elsewhere(config: Config, folder: RunFolder) -> str:
+    """Return where a new run would meet neither the rounds in a folder nor the checkpoints at the config's address."""
+    if config.checkpoint.address is None:
+        return "in another folder"
+    has_rounds = folder.summary.exists() or bool(RoundLog(folder.rounds).content())
+    return f"{'in another folder and ' if has_rounds else ''}at another checkpoint.address"
+
+
 def check_rounds(problem: Problem, data: Data, folder: RunFolder) -> None:
     """Refuse to resume a run with fewer rounds than are done. Call it before starting an engine, which takes time."""
     config = problem.config
     if RoundLog(folder.rounds).content().count(b"\n") > config.rounds:  # some may not be in a checkpoint
         address = config.checkpoint.address or str(folder.path)
-        saved = Checkpoints(address, config.checkpoint.keep, identity(problem, data), problem.state_layout)
+        place = elsewhere(config, folder)
+        saved = Checkpoints(
+            address, config.checkpoint.keep, identity(problem, data), problem.state_layout, elsewhere=place
+        )
         _refuse_fewer(config.rounds, saved.newest())
 
 
@@ -114,7 +126,12 @@ class TrainingLoop:
         self._saved_at: float | None = None
         self._state = fresh = initial_state(problem, data)
         self._checkpoints = Checkpoints(
-            address, config.checkpoint.keep, identity(problem, data), problem.state_layout, expected(fresh)
+            address,
+            config.checkpoint.keep,
+            identity(problem, data),
+            problem.state_layout,
+            expected(fresh),
+            elsewhere(config, folder),
         )
         position = self._position(resume)
         self._log.restore(b"" if position is None else position.log)

@@ -95,7 +95,7 @@ def test_settings_that_do_not_affect_the_weights_may_change(out: Path, uninterru
 def test_another_experiment_is_refused_with_the_difference(out: Path) -> None:
     interrupted(out, after=5)
     before = sorted(path.read_bytes() for path in out.rglob("*.safetensors"))
-    with pytest.raises(ConfigError, match=r"algorithm\.lr = 0\.05 in the checkpoint, 0\.1 now"):
+    with pytest.raises(ConfigError, match=r"algorithm\.lr = 0\.05 in run, 0\.1 now"):
         run(small(rounds=8, algorithm={"lr": 0.1}), out=out, resume=True)
     assert sorted(path.read_bytes() for path in out.rglob("*.safetensors")) == before
 

@@ -60,6 +60,26 @@ def test_the_rows_are_ranked_and_the_failed_points_come_last(width: int) -> None
     assert [found.number for found in ranked(POINTS, "upload_d_to_target")] == [3, 0]
 
 
+@pytest.mark.parametrize(
+    ("metric", "heading", "worst"),
+    [
+        ("last_tenth_loss", "last tenth loss", "0.375"),
+        ("best_loss", "best loss", "0.375"),
+        ("final_accuracy", "final", "50"),
+    ],
+)
+def test_the_table_has_the_metric_that_ranks(metric: Any, heading: str, worst: str) -> None:
+    points = [point(number, 0.5, 2.0, lr=0.1) for number in range(2)]
+    for number, found in enumerate(points):
+        found.results.update(last_tenth_loss=0.25 + number / 8, best_loss=0.25 + number / 8)
+    table = points_table(points, metric, 0.1)
+    cells = {column.header: list(column.cells) for column in table.columns}
+    assert list(cells)[:-1] == ["rank", "lr", "last tenth", "best", heading]
+    assert cells[heading][1].startswith(worst)  # type: ignore[union-attr]
+    assert f"2 runs, ranked by {metric}" in str(table.title)
+    assert "1 run, ranked by" in str(points_table(points[:1], metric, 0.1).title)
+
+
 def test_headings_and_labels_use_the_shortest_names_that_differ() -> None:
     assert short_names(["algorithm.lr", "algorithm.beta"]) == {"algorithm.lr": "lr", "algorithm.beta": "beta"}
     assert short_names(["lr", "algorithm.lr"]) == {"lr": "lr", "algorithm.lr": "algorithm.lr"}

@@ -115,6 +115,10 @@ class NeedsArguments(Net):
         super().__init__()
 
 
+def one_argument(input_shape: tuple[int, ...]) -> nn.Module:
+    return Net()
+
+
 # Losses
 
 
@@ -189,6 +193,10 @@ def minus_one(config: Any) -> Dataset:
 
 def one_hot(config: Any) -> Dataset:
     return _data(torch.randn(120, 64), torch.eye(10)[torch.arange(120) % 10])
+
+
+def two_outputs(config: Any) -> Dataset:
+    return _data(torch.randn(120, 64), torch.rand(120, 2))
 
 
 def other_test_shape(config: Any) -> Dataset:

@@ -104,6 +104,11 @@ OWN_CODE = {
     "super().__init__ forgotten": model(
         "WithoutSuper", says='model.name = "tests.wrong.code:WithoutSuper" … fix it, or its settings'
     ),
+    "a model with one argument": model(
+        "one_argument",
+        says='model.name = "tests.wrong.code:one_argument" cannot be called as f(input_shape, classes, **options) (too '
+        "many positional arguments); accept input_shape and classes as its first two arguments",
+    ),
     "arguments without values": model("NeedsArguments", says="model.name = … set its arguments in model.options"),
     "a vector as loss": sets(
         f"model.loss={CODE}:vector_loss",
@@ -258,7 +263,13 @@ OWN_CODE = {
         says="data.train of 'tensors': labels run from -1 … number them from 0, for example with `labels - (-1)`",
     ),
     "one-hot labels": sets(
-        f"data.source={CODE}:one_hot", says="data.train of 'tensors': 100 inputs but … give one label per sample"
+        f"data.source={CODE}:one_hot",
+        says="data.train of 'tensors': 100 inputs but … give one label per sample, for example with `targets.argmax(1)",
+    ),
+    "two outputs": sets(
+        f"data.source={CODE}:two_outputs",
+        says="data.train of 'tensors': 100 inputs but targets of shape (100, 2); give one value per sample (a "
+        "regression has one output), for example with `targets[:, 0]`",
     ),
     "another test shape": sets(
         f"data.source={CODE}:other_test_shape",

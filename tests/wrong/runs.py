@@ -65,12 +65,12 @@ RUNS = {
     "resume with another seed": resume(
         nothing,
         arguments=("--set", "rounds=6", "--set", "seed=3"),
-        says="the checkpoint under {tmp}/run/checkpoints … restore these settings, or start a new run in another",
+        says="the run in {tmp}/run belongs to another … restore these settings, or start a new run in another folder",
     ),
     "resume with another model": resume(
         nothing,
         arguments=("--set", "rounds=6", "--set", "model.options.hidden=[9,9,9]"),
-        says="the checkpoint under {tmp}/run/checkpoints … restore these settings, or start a new run in another",
+        says="the run in {tmp}/run belongs to another … restore these settings, or start a new run in another folder",
     ),
     "resume to fewer rounds": resume(
         nothing, arguments=("--set", "rounds=2"), says="rounds = 2, but 4 rounds are done; raise rounds to continue"
@@ -92,7 +92,7 @@ RUNS = {
     ),
     "resume auto of another config": Case(
         ("train", "{config}", "--out", "{run}", "--resume", "auto", "--set", "algorithm.lr=0.3", "--set", "rounds=6"),
-        "the checkpoint under {tmp}/run/checkpoints … restore these settings, or start a new run in another",
+        "the run in {tmp}/run belongs to another … restore these settings, or start a new run in another folder",
     ),
     "checkpoints below a file": sets(
         "checkpoint.address={config}/x", says='checkpoint.address = "{tmp}/config.toml/x" … correct it'
