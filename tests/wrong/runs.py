@@ -148,7 +148,7 @@ RUNS = {
     ),
     "compare one twice": Case(
         ("compare", "{config}", "--out", "{out}", "--algorithms", "fedavg,fedavg"),
-        'compare.variants has "FedAvg" twice; give each variant its own label',
+        '--algorithms selects "fedavg" twice; name it once',
     ),
     "compare into a run": Case(
         ("compare", "{config}", "--out", "{run}", "--algorithms", "fedavg"),
