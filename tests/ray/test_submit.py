@@ -118,6 +118,7 @@ def test_resume_auto_resumes_the_run_in_the_folder(cluster: Head, config: Path, 
     assert json.loads((out / "summary.json").read_text())["sha256"] == here.summary["sha256"]
 
 
+@pytest.mark.slow
 def test_an_error_found_only_on_the_cluster_fails_the_job_with_one_line(cluster: Head, config: Path) -> None:
     done = cluster.raybcgd("submit", str(config), "--address", cluster.dashboard, "--set", "hosts.count=99")
     assert done.returncode == 2, done.stdout + done.stderr

@@ -80,6 +80,7 @@ def test_a_point_that_is_lost_with_its_process_starts_again(cluster: Cluster, tm
     assert [point["error"] for point in points(tmp_path)] == [None, None]
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_sweep_uses_logical_gpus_only_if_a_run_does(cluster: Cluster, tmp_path: Path) -> None:
     config = small(engine="ray", rounds=2, local=ONE_BY_ONE, hosts={"num_gpus": 0.5, "logical_gpus": True})
@@ -131,6 +132,7 @@ def test_a_grid_runs_every_point_and_writes_the_best_config(cluster: Cluster, tm
     assert "test data was not used" in result.output
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_the_sweep_of_the_page_about_python_runs(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
