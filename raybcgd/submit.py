@@ -6,8 +6,10 @@ import json
 import os
 import secrets
 import shlex
+import signal
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -217,12 +219,17 @@ async def _follow_log(client: JobSubmissionClient, job: SubmittedJob, write: Cal
 
 
 def stop_own_job() -> None:
-    """Stop the Ray job whose driver this process is. Return after Ray's signal, or if the job cannot be stopped."""
+    """Stop the Ray job whose driver this process is. Return after Ray's signal, or if the job cannot be stopped.
+
+    Ray may send the signal more than once. It must not interrupt what the process still has to print.
+    """
     job = json.loads(os.environ.get(JOB_VARIABLE, "{}")).get("metadata", {}).get("job_submission_id")
-    with contextlib.suppress(ConnectionError, RuntimeError, RayError, KeyboardInterrupt):
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    with contextlib.suppress(ConnectionError, RuntimeError, RayError):
         if job is not None:
             JobSubmissionClient().stop_job(job)
-            time.sleep(_STOP_SECONDS)
+            stopped.wait(_STOP_SECONDS)
 
 
 @contextlib.contextmanager
